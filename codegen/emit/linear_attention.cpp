@@ -76,6 +76,7 @@ struct Tile {
   int64_t chunk = 0;        // CUDA, FMA units: tokens
   bool warpgroups = false;  // CUDA: products of warpgroups, of what TMA brings
   bool pairs = false;       // those: two blocks, a cluster, have half of the features each
+  int64_t span = 0;         // those: tokens whose keys are summed by themselves
   int64_t sharing = 0;  // those: so many blocks may share sequences where these are few; 0: none do
 };
 
@@ -105,12 +106,25 @@ uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages) {
                                2 * (2 * d * columns + 2 * d * 8) + 4 * floats);
 }
 
-/// Tokens whose keys are summed by themselves (LinearWgmmaShape::span).
-constexpr int64_t kSpan = 512;
+/// Tokens of a sequence that one block has alone (LinearWgmmaShape::alone).
+constexpr int64_t kAlone = 512;
 
-// Where heads alone do not fill the GPU, blocks share a sequence, if it may be longer than one
-// span. That takes half as much work again. Of few heads narrower blocks fill more of it, at a
-// length of 16 spans.
+/// Where blocks share sequences, the least span with which those of promised sizes are taken at
+/// once. Longer spans go less often through memory, which is faster where sequences are long.
+int64_t choose_span(const EmitContext& c, const Description& x, int64_t blocks) {
+  constexpr int64_t longest_span = 512;
+  const auto batch = c.largest(x.batch), tokens = c.largest(x.causal ? x.queries : x.keys);
+  if (!batch || !tokens) return longest_span;
+  const int64_t teams = std::max<int64_t>(*batch, 1) * blocks,
+                most = std::min<int64_t>(c.target.processors / teams, c.target.processors / 8);
+  for (int64_t span : {128, 256}) {
+    if (most > 1 && *tokens <= span * most) return span;
+  }
+  return longest_span;
+}
+
+// Where heads alone do not fill the GPU, blocks share a sequence, if it may be long enough. That
+// takes half as much work again. Of few heads narrower blocks fill more of it, at 8192 tokens.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
   const bool pairs = x.head == 512;
   if (pairs && x.softmax) return {};  // a block has half of the features
@@ -125,12 +139,20 @@ std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x
                 blocks = x.heads * ((x.v_head + columns - 1) / columns);
   const auto longest = c.largest(x.causal ? x.queries : x.keys);
   const bool shares =
-      !pairs && 2 * blocks <= c.target.processors && !(longest && *longest <= kSpan);
+      !pairs && 2 * blocks <= c.target.processors && !(longest && *longest <= kAlone);
   for (int64_t stages = 6; stages >= 2; --stages) {
     const uint32_t bytes = wgmma_bytes(d, columns, stages);
     if (bytes <= c.target.shared_bytes)
-      return Tile{
-          columns, 512, bytes, __LINE__, stages, 0, true, pairs, shares ? c.target.processors : 0};
+      return Tile{columns,
+                  512,
+                  bytes,
+                  __LINE__,
+                  stages,
+                  0,
+                  true,
+                  pairs,
+                  shares ? choose_span(c, x, blocks) : 512,
+                  shares ? c.target.processors : 0};
   }
   return {};
 }
@@ -199,6 +221,7 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::LinearAttentionAttrs& 
     stub.field("tensor_cores", tile.stages > 0);
     if (tile.warpgroups) {
       stub.field("pairs", tile.pairs);
+      stub.field("span", tile.span);
       stub.field("sharing", tile.sharing);
       for (size_t k = 0; k < 3; ++k)
         stub.field(fmt::format("{}_offset", "qkv"[k]), x.parts[k].offset);

@@ -15,7 +15,9 @@ template <int columns, int rows> struct SwizzledRows {
 
 template <class Spec> struct LinearWgmmaShape {
   using T = typename Spec::T;
-  static constexpr int chunk = 64, span = 512, threads = 512, copies = 2;
+  static constexpr int chunk = 64, span = Spec::span, threads = 512, copies = 2;
+  /// Tokens of a sequence that is faster with one block.
+  static constexpr int alone = 512;
   /// A block has all features of a head, or, with pairs, half of them: the two halves of a result
   /// are added.
   static constexpr int halves = Spec::pairs ? 2 : 1, d = Spec::head_dim / halves,

@@ -8,7 +8,7 @@
 // before each chunk if it is causal, else once. The others answer the queries: o = q' copy, then o
 // += (q' k'^T, where j <= i) v; two of them take turns.
 //
-// A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large
+// The sum of a span starts from zero, for tensor cores cut off what they add to a large
 // accumulator. Where heads do not fill the GPU, blocks of a team take spans of one sequence at the
 // same time. Each sums the keys of its own, all together turn the sums into the states before each
 // span, a part of the numbers each, in the order of the spans; then each answers its queries. So
@@ -88,33 +88,40 @@ template <class Spec, class Head> struct Block {
     meet(2 * round + 2);
     role.take(slot(rank));
   }
-  /// This block's part of the numbers, of all spans.
+  /// This block's part of the numbers, of all spans. A team of sixteen has pieces for two thirds of
+  /// its threads.
   TFCC_FN void sum_slices(bool goes_on) const {
-    constexpr int at_once = Spec::decays ? 8 : 16;  // as registers allow
+    constexpr int width = S::numbers < 8192    ? 1
+                          : S::numbers < 16384 ? 2
+                                               : 4,
+                  at_once = Spec::decays ? 8 : 16;  // as registers allow
+    using Piece =
+        typename Conditional<width == 1, float,
+                             typename Conditional<width == 2, float2, float4>::type>::type;
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));  // worked out again, as in State::refresh()
-    const int part = (S::numbers / 4 + blocks - 1) / blocks,
-              last = (int)imin((rank + 1) * part, S::numbers / 4);
+    const int part = (S::numbers / width + blocks - 1) / blocks,
+              last = (int)imin((rank + 1) * part, S::numbers / width);
     for (int e = rank * part + thread - 128; e < last; e += sharers) {
-      const auto number = [&](int r) { return (float4*)slot(r) + e; };
-      float4 state = goes_on ? __ldcg(number(blocks)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      const auto piece = [&](int r) { return (Piece*)slot(r) + e; };
+      alignas(Piece) f32 state[width] = {};
+      if (goes_on) *(Piece*)state = __ldcg(piece(blocks));
 #pragma unroll 1
       for (int r0 = 0; r0 < blocks; r0 += at_once) {
-        float4 sum[at_once];
+        alignas(Piece) f32 sum[at_once][width];
 #pragma unroll
-        for (int r = 0; r < at_once; ++r) sum[r] = __ldcg(number((int)imin(r0 + r, blocks - 1)));
+        for (int r = 0; r < at_once; ++r)
+          *(Piece*)sum[r] = __ldcg(piece((int)imin(r0 + r, blocks - 1)));
 #pragma unroll
         for (int r = 0; r < at_once; ++r) {
           if (r0 + r >= blocks) break;
           const f32 f = Spec::decays ? __ldcg(slot(r0 + r) + S::numbers) : 1.0f;
-          *number(r0 + r) = state;
-          state.x = state.x * f + sum[r].x;
-          state.y = state.y * f + sum[r].y;
-          state.z = state.z * f + sum[r].z;
-          state.w = state.w * f + sum[r].w;
+          *piece(r0 + r) = *(Piece*)state;
+#pragma unroll
+          for (int x = 0; x < width; ++x) state[x] = state[x] * f + sum[r][x];
         }
       }
-      *number(blocks) = state;
+      *piece(blocks) = *(Piece*)state;
     }
   }
 };
@@ -130,9 +137,9 @@ TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& sour
   using S = LinearWgmmaShape<Spec>;
   int blocks = 1;
   if (Spec::sharing > 0 && most > 1) {
-    const idx spans = ((Spec::causal ? head.queries : head.keys) + S::span - 1) / S::span,
-              rounds = (spans + most - 1) / most;
-    blocks = spans > 1 ? (int)((spans + rounds - 1) / rounds) : 1;
+    const idx tokens = Spec::causal ? head.queries : head.keys,
+              spans = (tokens + S::span - 1) / S::span, rounds = (spans + most - 1) / most;
+    if (tokens > S::alone) blocks = (int)((spans + rounds - 1) / rounds);
     if (rank >= blocks) return;
   }
   TFCC_DYNAMIC_SHARED(memory);

@@ -14,6 +14,7 @@ struct Linear {
   std::string maps = "", visible = "", extra = "", softmax = "";
   bool arena = true, cross = false, out_to_caller = false;
   bool may_lack_keys = false;  // k and v of a cross attention may have no token
+  int most_tokens = 0;         // promised, in batches of up to two; 0: none
 };
 
 const std::string kElu = "(s,b,h,t,c) => select(s < 0.0, exp(s), s + 1.0)";
@@ -46,12 +47,14 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
   const std::string rest = fmt::format("%mask: i64[B,{0}], %g: f32[B,{0},{1}], %r: f32[B,S]",
                                        a.may_lack_keys ? "S" : keys, a.heads);
   Case c{"linear_attention_" + name,
-         graph_text(inputs + rest,
-                    std::string("B = q.0 in 1.., S = q.1 in 1..") + (!a.cross ? ""
-                                                                     : a.may_lack_keys
-                                                                         ? ", T = k.1 in 0.."
-                                                                         : ", T = k.1 in 1.."),
-                    body, {reads_result ? "w" : "y"}),
+         graph_text(
+             inputs + rest,
+             (a.most_tokens > 0 ? fmt::format("B = q.0 in 1..2, S = q.1 in 1..{}", a.most_tokens)
+                                : std::string("B = q.0 in 1.., S = q.1 in 1..")) +
+                 (!a.cross          ? ""
+                  : a.may_lack_keys ? ", T = k.1 in 0.."
+                                    : ", T = k.1 in 1.."),
+             body, {reads_result ? "w" : "y"}),
          std::move(shapes),
          {{"mask", {0, 1}}, {"g", {-0.2, 0}}},
          3e-6,
@@ -247,7 +250,22 @@ std::vector<Case> linear_attention_cases() {
   wide_spans.d = 64;
   add("spans_64_128_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
   wide_spans.dv = 64;
-  add("spans_64_of_8_heads", wide_spans, {{1, 1100}, {2, 2000}});
+  add("spans_64_of_8_heads", wide_spans, {{1, 1100}, {2, 2000}, {2, 2300}});
+  // Of promised sizes, by shorter spans.
+  for (const auto& [most, shapes] : std::vector<std::pair<int, std::vector<std::vector<int64_t>>>>{
+           {1000, {{1, 1000}, {2, 777}, {2, 513}, {1, 512}, {2, 128}}},
+           {4000, {{1, 4000}, {2, 2100}, {1, 770}}}}) {
+    Linear promised = a;
+    promised.heads = promised.kv_heads = 4, promised.d = promised.dv = 64;
+    promised.most_tokens = most;
+    add(fmt::format("spans_of_{}_tokens", most), promised, shapes);
+    promised.d = promised.dv = 128;
+    add(fmt::format("spans_of_{}_tokens_wide", most), promised, shapes);
+    promised.maps = "", promised.how = by_token.how, promised.extra = by_token.extra;
+    add(fmt::format("spans_of_{}_tokens_decay_wide", most), promised, shapes);
+    promised.d = promised.dv = 64;
+    add(fmt::format("spans_of_{}_tokens_decay", most), promised, shapes);
+  }
   // Heads that warpgroups take: without maps, with a result in the caller's memory, over all
   // tokens, with hidden and shared keys, and with a decay.
   const auto of_64 = [](Linear x) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_attention: heads that no tile holds are refused in one line; a running sum over tokens x
-// features is no memory.
+// features is no memory; spans are as short as promised sizes allow.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -70,6 +70,34 @@ TEST(LinearAttention, MemoryGrowsWithTokensAndNotWithFeaturesSquared) {
           << target << " at " << length;
     }
   }
+}
+
+// Blocks share a sequence by spans, at most sixteen of them on this GPU.
+TEST(LinearAttention, SpansAreAsShortAsPromisedSizesAllow) {
+  const auto span = [](int heads, const char* batch, const char* tokens) {
+    auto graph = ir::parse(fmt::format(
+        "graph @g(%x: f16[B,S,{0}]) symbols(B = x.0 in 1..{1}, S = x.1 in 1..{2}) {{\n"
+        "  %q = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : f16[B,S,{0}]\n"
+        "  %a = linear_attention(%q, %q, %q) {{causal = true, heads = {3}, kv_heads = {3}}} : f16[B,S,{0}]\n"
+        "  %y = pointwise(%a) {{body = (i,j,k) => %a[i,j,k] * 2.0}} : f16[B,S,{0}]\n  return y = %y\n}}\n",
+        64 * heads, batch, tokens, heads));
+    EXPECT_TRUE(graph) << graph.error().message;
+    WeightPool weights;
+    const auto lowered = lower(*graph, class_of("sm_90"), weights);
+    EXPECT_TRUE(lowered) << lowered.error().message;
+    for (const KernelSource& kernel : lowered->kernels) {
+      const size_t at = kernel.text.find("span = ");
+      if (at != std::string::npos) return std::stoi(kernel.text.substr(at + 7));
+    }
+    return 0;
+  };
+  EXPECT_EQ(span(8, "1", "2048"), 128);
+  EXPECT_EQ(span(8, "1", "2049"), 256);
+  EXPECT_EQ(span(8, "1", "4097"), 512);
+  EXPECT_EQ(span(8, "2", "2048"), 256);  // eight blocks for each of sixteen
+  EXPECT_EQ(span(8, "", "2048"), 512);
+  EXPECT_EQ(span(8, "1", ""), 512);
+  EXPECT_EQ(span(80, "1", "1024"), 512);  // no block is left to share with
 }
 
 }  // namespace
