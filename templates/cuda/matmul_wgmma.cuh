@@ -147,7 +147,7 @@ template <class Tile, class Spec> struct Tiling : Tile {
 
   /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the
   /// launches before this one have ended. Only a few: what is asked for first comes first, and the
-  /// products wait for a part of a. The other warps meet it behind those.
+  /// products wait for a part of a. The other warps begin behind those.
   template <bool early> TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
     constexpr int ahead = 2;  // of at least two stages
     sm90::RingPlace<stages> ring;
@@ -161,7 +161,7 @@ template <class Tile, class Spec> struct Tiling : Tile {
         ask_for_b(b, column(blockIdx.x), s, s);
       }
     }
-    __syncthreads();
+    sm90::arrive<1>(MatmulWgmmaShape<Spec>::threads);
     wait_for_predecessor();
     if constexpr (early) {
 #pragma unroll
@@ -394,7 +394,7 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
                        k,
                        &end_memory};
   };
-  // The warp that asks makes what it needs by itself, and meets the others when it has asked.
+  // The warp that asks makes what it needs by itself; the others wait until it has begun to ask.
   if (warp == S::groups * 4) {
     const int lane = (int)threadIdx.x % kWarp;
     if constexpr (has_table<Spec>) {
@@ -414,7 +414,7 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
     with_tiling<Spec>(Tiles{}, tile_for<Spec>(near, table, rows_now), place(), Ask<Spec>{a, b});
     return;
   }
-  __syncthreads();
+  sm90::meet<1>(S::threads);
   const Chosen<Spec> tile(place(), tile_for<Spec>(near, table, rows_now));
   if constexpr (!Spec::early) wait_for_predecessor();
   if (warp < S::groups * 4) tile.multiply(warp / 4, end);

@@ -232,6 +232,8 @@ template <int count> TFCC_FN void give_registers() { asm volatile("setmaxnreg.de
 template <int count> TFCC_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 /// All `threads` of barrier `id` (1 to 15; 0 is that of __syncthreads()) meet.
 template <int id> TFCC_FN void meet(int threads) { asm volatile("bar.sync %0, %1;" ::"n"(id), "r"(threads) : "memory"); }
+/// The same of a thread that does not wait for the others: they see what it wrote before.
+template <int id> TFCC_FN void arrive(int threads) { asm volatile("bar.arrive %0, %1;" ::"n"(id), "r"(threads) : "memory"); }
 
 /// Lane q of each four gives p[i] to lane i, and gets from lane i its p[q]: pairs of sums become 16
 /// bytes in a row.

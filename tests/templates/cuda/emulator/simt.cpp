@@ -77,14 +77,18 @@ void Simt::fail(const std::string& message) {
   yield_until([] { return false; });
 }
 
+bool Simt::arrive(int barrier, int count) {
+  Meeting& m = meetings_[barrier];
+  if (++m.arrived < count) return false;
+  m.arrived = 0;
+  ++m.generation;
+  return true;
+}
+
 void Simt::meet(int barrier, int count) {
   Meeting& m = meetings_[barrier];
   const long generation = m.generation;
-  if (++m.arrived == count) {
-    m.arrived = 0;
-    ++m.generation;
-    return;
-  }
+  if (arrive(barrier, count)) return;
   yield_until([&m, generation] { return m.generation != generation; });
 }
 

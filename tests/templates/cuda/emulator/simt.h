@@ -46,6 +46,8 @@ class Simt {
   void fail(const std::string& message);
   /// All `count` callers of the barrier of this number meet.
   void meet(int barrier, int count);
+  /// One of them comes, and goes on: whether it was the last.
+  bool arrive(int barrier, int count);
   /// What lane `from` of the warp gives here; all 32 lanes must come.
   unsigned long long shuffle(unsigned long long value, int from) { return exchange(value)[from]; }
   /// What each lane of the warp votes here, as bits; all 32 lanes must come.

@@ -319,6 +319,7 @@ inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
 /// What a thread has written to shared memory counts for products once it is published and the others have met it.
 inline void publish_writes() {}
 template <int id> void meet(int threads) { simt().meet(id, threads); }
+template <int id> void arrive(int threads) { simt().arrive(id, threads); }
 
 inline void copy_16_bytes(void* to, const void* from) {
   if (from >= emulated::state.others_begin && from < emulated::state.others_end &&
