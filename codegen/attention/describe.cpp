@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // describe_attention: what the templates are told of an attention, read off its op.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "codegen/attention/attention.h"
@@ -57,6 +60,10 @@ Result<AttentionDesc> describe_attention(const EmitContext& c, OpId o) {
   }
   x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
   x.v_head = attrs.page ? x.parts[2].stride : *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
+  constexpr int64_t largest_head = 256;  // of the templates
+  if (c.cuda() && std::max(x.head, x.v_head) > largest_head)
+    return c.unsupported(
+        o, fmt::format("heads of {} are over {}", std::max(x.head, x.v_head), largest_head));
   x.packed = !attrs.packed.empty();
   x.page = attrs.page.value_or(0);
   if (x.type == DType::f32 && !x.page)  // over pages it has the same bits in any batch
