@@ -171,7 +171,9 @@ struct LinearHead {
   idx b, h, g, first;
   State s;
 
-  TFCC_FN void load_keys(idx j0, idx keys) {
+  /// Whether there are keys among them.
+  TFCC_FN bool load_keys(idx j0, idx keys) {
+    bool any = false;
     for (int t = 0; t < n; ++t) {
       const idx j = j0 + t;
       const bool there = j < keys;
@@ -184,6 +186,7 @@ struct LinearHead {
         for (int m = 0; m < columns; ++m) s.v[t * columns + m] = 0.0f;
         continue;
       }
+      any = true;
       const typename Spec::T* const key =
           k + place.key_row(b, g, j, Spec::k_stride, Spec::head_dim);
       alignas(64) f32 row[d];
@@ -198,6 +201,7 @@ struct LinearHead {
       const int most = (int)imin(columns, Spec::v_dim - first);
       for (int m = 0; m < columns; ++m) s.v[t * columns + m] = m < most ? load(value, m) : 0.0f;
     }
+    return any;
   }
 
   TFCC_FN void load_queries(idx i0, idx queries) {
@@ -244,8 +248,8 @@ struct LinearHead {
       }
     } else {
       for (idx j = 0; j < keys; j += n) {
-        load_keys(j, keys);
-        s.advance();
+        // Sums with what is lost of them change when zeros are added: padding has no part in them.
+        if (load_keys(j, keys)) s.advance();
       }
       for (idx i = 0; i < queries; i += n) {
         load_queries(i, queries);

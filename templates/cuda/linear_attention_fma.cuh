@@ -216,7 +216,9 @@ TFCC_FN void linear_attention_fma(typename Spec::Out* out, const typename Spec::
   constexpr int chunk = LinearFmaShape<Spec>::chunk;
   if constexpr (!Spec::causal) {
     for (idx from = 0; from < head.keys; from += chunk) {
-      __syncthreads();
+      // Sums with what is lost of them change when zeros are added: padding has no part in them.
+      const bool any = __syncthreads_or(threadIdx.x < chunk && head.live(from + (idx)threadIdx.x));
+      if (!any) continue;
       block.fetch_keys(from);
       __syncthreads();
       block.add_chunk();
