@@ -161,6 +161,28 @@ bool is_reduced(const Graph& g, ValueId v) {
                              [&](OpId u) { return g.op(u).kind == OpKind::reduce; });
 }
 
+// Whether all that reads v, whose rows x has as `rows` says, finds them there by indices alone: so
+// the view behind v goes. It would stay as a copy where v is an output.
+bool is_undone(const Graph& g, ValueId v, const Rows& rows) {
+  if (g.is_output(v)) return false;
+  const Dims& dims = g.value(v).type.dims;
+  return std::ranges::all_of(g.value(v).users, [&](OpId u) {
+    ir::Op op = g.op(u);
+    if (op.kind == OpKind::matmul) return is_row_op(g, op) && op.operands[0] == v;
+    bool found = false, all = true;
+    for (const ExprRef* body : ir::expressions_of(op)) {
+      ir::for_each_node(ir::free_expr(g, u, *body, {}), [&](ExprRef n) {
+        if (loaded(n) != v) return;
+        found = true;
+        all &= std::ranges::all_of(row_of_x(g, rows, n->args, dims), [](ExprRef i) {
+          return i->kind == ExprKind::index || ir::as_int(i);
+        });
+      });
+    }
+    return found && all;
+  });
+}
+
 // An elementwise op of such views, all of one kind, read at its own place, and of what depends on
 // the last axis alone.
 bool keep_in_elementwise(Graph& g, OpId o) {
@@ -172,22 +194,27 @@ bool keep_in_elementwise(Graph& g, OpId o) {
   if (body->kind == ExprKind::load) return false;  // a view is moved by what reads it
   if (is_reduced(g, v)) return false;
   std::vector<std::pair<ExprRef, Rows>> read;  // what stands for a load in `rest`, and its rows
-  bool ok = true;
+  bool ok = true, views = true;
   ExprRef rest = ir::rewrite(body, [&](ExprRef n) -> ExprRef {
-    const auto r = loaded_at(n, own);
-    if (!r) return nullptr;
-    const auto rows = rows_of(g, *r);
-    ok = ok && rows && !is_cut(g, *rows) && !is_reduced(g, *r) &&
-         same_leading(g.value(*r).type, type);
+    const auto x = loaded(n);
+    if (!x) return nullptr;
+    const ir::Type& from = g.value(*x).type;
+    const bool here = n->args == own;
+    const auto rows = here ? rows_of(g, *x) : match_rows(g, n, own, {from.dtype, type.dims});
+    if (!here && !rows) return nullptr;  // what is left must not depend on rows
+    views &= here;
+    ok = ok && rows && !is_cut(g, *rows) && !(here && is_reduced(g, *x)) &&
+         (!here || same_leading(from, type));
     if (!ok) return nullptr;
     if (!read.empty()) {
       const Rows& first = read[0].second;
       ok = first.order == rows->order && same_leading(g.value(first.x).type, g.value(rows->x).type);
     }
-    read.push_back({g.pool().param(g.value(*r).name, n->type), *rows});
+    read.push_back({g.pool().param(g.value(*x).name, n->type), *rows});
     return read.back().first;
   });
   if (!ok || read.empty()) return false;
+  if (!views && !is_undone(g, v, read[0].second)) return false;
   const int64_t last = static_cast<int64_t>(type.rank()) - 1;
   for (int64_t k = 0; k < last; ++k) {
     if (ir::uses_index(rest, k)) return false;
