@@ -49,6 +49,15 @@ std::optional<Dims> cut_rows(Dims dims, ExprRef width) {
   return std::nullopt;
 }
 
+// Whether `to`, which has more axes than `from`, has those and some of one row beside them.
+bool adds_unit_axes(const Dims& from, const Dims& to) {
+  const auto without = [](Dims dims) {
+    std::erase_if(dims, [](ExprRef d) { return ir::is_int(d, 1); });
+    return dims;
+  };
+  return without(from) == without(to);
+}
+
 // The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x
 // has them as v does.
 std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, const ir::Type& to) {
@@ -57,8 +66,8 @@ std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, co
   if (std::min(from.rank(), to.rank()) < 2) return std::nullopt;  // cost: no such rows
   if (from.dtype != to.dtype) return std::nullopt;
   const auto dims = cut_rows(from.dims, to.dims.back());
-  if (!dims || dims->size() < to.rank() || dims->size() > kLargestRank)
-    return std::nullopt;  // cost: no such rows
+  if (!dims || dims->size() > kLargestRank) return std::nullopt;  // cost: no such rows
+  if (dims->size() < to.rank() && !adds_unit_axes(*dims, to.dims)) return std::nullopt;
   if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims))
     return std::nullopt;
   Rows rows{x, *dims, std::vector<size_t>(dims->size() - 1)};
