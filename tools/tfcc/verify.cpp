@@ -192,6 +192,7 @@ class Verifier {
     options.seed = o_.seed;
     TFCC_TRY(options.wanted, parse_shapes(o_.shapes));
     TFCC_TRY(options.given, read_inputs(o_.npz, o_.inputs));
+    options.padding = padding_id(optimised_);
     TFCC_TRY(auto cases, make_cases(imported_, options));
     if (o_.ragged) {
       std::erase_if(cases, [](const VerifyCase& c) { return !c.defined.first_tokens(); });

@@ -107,7 +107,8 @@ class CaseMaker {
       }
     }
     out.title += all_masks_given() ? "given" : to_string(size.mask);
-    out.defined = Defined(masks_of(graph_, out.inputs), set_is_padding_);
+    out.defined = options_.padding ? defined_by_ids(out.inputs)
+                                   : Defined(masks_of(graph_, out.inputs), set_is_padding_);
     return out;
   }
 
@@ -128,10 +129,20 @@ class CaseMaker {
   }
 
  private:
+  // Says which tokens are padding.
+  bool says_padding(const ir::Value& input) const {
+    return is_mask(input) || (options_.padding && options_.padding->input == input.name);
+  }
+  Defined defined_by_ids(const HostTensors& inputs) const {
+    ir::HostTensor mask = inputs.at(options_.padding->input);
+    for (int64_t& x : mask.ints) x = x != options_.padding->id;
+    return Defined({{options_.padding->input, mask}});
+  }
+
   bool all_masks_given() const {
     return std::all_of(graph_.inputs().begin(), graph_.inputs().end(), [&](ir::ValueId v) {
       const std::string& name = graph_.value(v).name;
-      return !is_mask(graph_.value(v)) ||
+      return !says_padding(graph_.value(v)) ||
              std::any_of(options_.given.begin(), options_.given.end(),
                          [&](const auto& g) { return g.first == name; });
     });
@@ -196,8 +207,21 @@ class CaseMaker {
       for (size_t i = 0; i < count; ++i)
         t.ints.push_back(
             static_cast<int64_t>(rng_() % static_cast<uint64_t>(std::max<int64_t>(limit, 1))));
+      if (says_padding(value)) pad(t, kind, limit);
     }
     return t;
+  }
+
+  // Ids become the one that is padding where a mask would be 0, and others elsewhere.
+  void pad(ir::HostTensor& ids, MaskKind kind, int64_t limit) {
+    ir::HostTensor mask{ids.dtype, ids.dims, {}, {}};
+    fill_mask(mask, kind);
+    const int64_t id = options_.padding->id;
+    for (size_t i = 0; i < ids.ints.size(); ++i) {
+      int64_t& x = ids.ints[i];
+      if (mask.ints[i] == 0) x = id;
+      else if (x == id) x = id + 1 < limit ? id + 1 : 0;
+    }
   }
 
   // Rows of the last axis, each with at least one position. Every mask input of a case gets the
@@ -330,7 +354,7 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
            0;
   };
   for (Size& s : sizes) {
-    if (!masked) s.mask = MaskKind::full;
+    if (!masked && !options.padding) s.mask = MaskKind::full;
     auto one = maker.make_valid(s);
     while (!one && is_of_sizes(one.error()) && s.length > 1 && options.wanted.empty()) {
       s.length /= 2;

@@ -10,6 +10,7 @@
 
 #include "ir/ir.h"
 #include "tools/support/real_rows.h"
+#include "tools/tfcc/padding_id.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -52,6 +53,7 @@ struct CaseOptions {
   std::vector<std::pair<std::string, Array>> given;  // by input name
   WantedSizes wanted;
   uint64_t seed = 1;
+  std::optional<PaddingId> padding;  // of a graph without a mask
 };
 
 /// The cases for a graph as imported: one if every input is given, else one per size and mask kind.
