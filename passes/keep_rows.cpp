@@ -3,6 +3,8 @@
 #include "ir/matmul.h"
 #include "ir/norm.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -177,7 +179,7 @@ bool is_undone(const Graph& g, ValueId v, const Rows& rows) {
   const Dims& dims = g.value(v).type.dims;
   return std::ranges::all_of(g.value(v).users, [&](OpId u) {
     ir::Op op = g.op(u);
-    if (op.kind == OpKind::matmul) return is_row_op(g, op) && op.operands[0] == v;
+    if (op.kind == OpKind::matmul) return is_row_op(g, op) && op.operands[1] != v;
     bool found = false, all = true;
     for (const ExprRef* body : ir::expressions_of(op)) {
       ir::for_each_node(ir::free_expr(g, u, *body, {}), [&](ExprRef n) {
@@ -219,7 +221,9 @@ bool keep_in_elementwise(Graph& g, OpId o) {
       const Rows& first = read[0].second;
       ok = first.order == rows->order && same_leading(g.value(first.x).type, g.value(rows->x).type);
     }
-    read.push_back({g.pool().param(g.value(*x).name, n->type), *rows});
+    // One value may be read as a view and as what a view is of.
+    const std::string name = fmt::format("{}.{}", g.value(*x).name, read.size());
+    read.push_back({g.pool().param(name, n->type), *rows});
     return read.back().first;
   });
   if (!ok || read.empty()) return false;

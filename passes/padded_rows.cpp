@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ir/matmul.h"
 #include "passes/padding_condition.h"
 #include "passes/row_origins.h"
 #include "passes/row_ops.h"
@@ -216,13 +217,32 @@ class Finder {
     });
   }
 
-  // The body where the row of this load is dropped: where live(b, s) does not hold.
+  // The same of a product over tokens: the other factor is 0 at a row that is dropped.
+  bool multiplies_by_zeros(OpId o, ValueId v) const {
+    const ir::Op& op = g_.op(o);
+    if (op.kind != OpKind::matmul || g_.value(v).type.rank() != 3) return false;
+    const auto& attrs = op.as<ir::MatmulAttrs>();
+    const bool right = op.operands[1] == v;
+    if (right ? attrs.trans_b : !attrs.trans_a) return false;  // the sum is over channels
+    if (std::ranges::count(op.operands, v) != 1) return false;
+    const Indices at = ir::indices_of(g_, op.results[0]);
+    ExprRef token = g_.pool().index(static_cast<int64_t>(at.size()), rows_.length);
+    ExprRef other = right ? ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[1], token)
+                          : ir::factor_element(g_, op.operands[1], attrs.trans_b, at, token, at[2]);
+    return is_zero(where_dropped(other, at[0], token));
+  }
+
+  // The body where the row of this load is dropped.
   ExprRef at_dropped_row(OpId o, ExprRef body, ExprRef load) const {
     const auto free_index = [&](size_t k) { return ir::free_expr(g_, o, load->args[k], {}); };
-    ExprRef live = ir::substitute_indices(rows_.live, {free_index(0), free_index(1)});
+    return where_dropped(ir::free_expr(g_, o, body, {}), free_index(0), free_index(1));
+  }
+
+  // A free expression where live(b, s) does not hold.
+  ExprRef where_dropped(ExprRef e, ExprRef b, ExprRef s) const {
+    ExprRef live = ir::substitute_indices(rows_.live, {b, s});
     // A mask that has other readers, such as the count of a mean, is an op of its own.
-    ExprRef free =
-        ir::expand(g_, ir::free_expr(g_, o, body, {}), [&](ValueId x) { return !is_packed(x); });
+    ExprRef free = ir::expand(g_, e, [&](ValueId x) { return !is_packed(x); });
     const std::vector<ExprRef> zeros = zero_where_false(live);
     return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n == live) return g_.pool().boolean(false);
@@ -254,11 +274,13 @@ class Finder {
 
   // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one
   // (docs/passes.md).
+  static bool is_zero(ExprRef e) {
+    return ir::as_real(e) == 0.0 ||
+           (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(), is_zero));
+  }
   static bool depends(ExprRef e, ValueId v) {
     if (loaded(e) == v) return true;
-    if (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(),
-                                                 [](ExprRef a) { return ir::as_real(a) == 0.0; }))
-      return false;
+    if (is_zero(e)) return false;
     const auto below = [&](ExprRef a) { return depends(a, v); };
     return std::any_of(e->args.begin(), e->args.end(), below) ||
            std::any_of(e->terms.begin(), e->terms.end(), [&](const ir::Term& t) {
@@ -267,7 +289,7 @@ class Finder {
   }
 
   bool read_from_outside(OpId o, ValueId v) const {
-    return reads_fixed_rows(o, v) || reads_neutrally(o, v);
+    return reads_fixed_rows(o, v) || reads_neutrally(o, v) || multiplies_by_zeros(o, v);
   }
 
   // ---- the values ----
@@ -344,7 +366,10 @@ class Finder {
     for (OpId user : g_.value(v).users) {
       if (reads_rows(user, v) && is_packed(g_.result(user))) continue;
       const bool fixed = reads_fixed_rows(user, v);
-      rows_.readers.push_back({user, v, fixed ? OutsideRead::fixed : OutsideRead::neutral});
+      const auto read = fixed                                ? OutsideRead::fixed
+                        : g_.op(user).kind == OpKind::matmul ? OutsideRead::factor
+                                                             : OutsideRead::neutral;
+      rows_.readers.push_back({user, v, read});
       if (fixed)
         all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load->args[1]); });
     }

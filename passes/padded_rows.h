@@ -37,6 +37,7 @@ namespace tfcc::passes {
 enum class OutsideRead : uint8_t {
   fixed,    // one row of each sequence, at a place that no real token decides: that row is kept
   neutral,  // every row, and what it finds at one that is dropped changes nothing
+  factor,   // the same, as a factor of a product
 };
 
 struct PaddedRows {

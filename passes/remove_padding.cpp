@@ -12,7 +12,8 @@
 // (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition
 // on keys, which counts no tokens; a real token sees itself; what follows from attention is read at
 // its own row, at a row of each sequence that the inputs name, or whole numbers made of them (that
-// row is kept), by a sum that padding does not change, or as an output.
+// row is kept), by a sum or a product over tokens that padding does not change, or as an output.
+#include <algorithm>
 #include <map>
 
 #include "ir/pack.h"
@@ -167,6 +168,11 @@ class Packer {
 
   void rewrite_reader(const PaddedRows::Reader& r) {
     ir::Op op = g_.op(r.op);
+    if (r.read == OutsideRead::factor) {
+      std::ranges::replace(op.operands, r.value, unpacked(r.value));
+      g_.set_operands(r.op, op.operands);
+      return;
+    }
     ExprRef& body = *ir::expressions_of(op)[0];
     ExprRef free = ir::rewrite(ir::free_expr(g_, r.op, body, {}), [&](ExprRef n) -> ExprRef {
       if (loaded(n) != r.value) return nullptr;

@@ -69,8 +69,11 @@ ExprRef EmitContext::rows(ValueId v) const {
 }
 
 std::optional<int64_t> EmitContext::largest(ExprRef size) const {
+  return bucket.longest && size == bucket.length ? bucket.longest : promised(size);
+}
+
+std::optional<int64_t> EmitContext::promised(ExprRef size) const {
   if (auto n = ir::as_int(size)) return n;
-  if (bucket.longest && size == bucket.length) return bucket.longest;
   if (size->kind == ir::ExprKind::symbol) return pool().range(size->name).max;
   return std::nullopt;
 }

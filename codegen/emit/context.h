@@ -80,6 +80,8 @@ struct EmitContext {
   ExprRef rows(ValueId v) const;
   /// The most a size can be in this bucket, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
+  /// The same in any bucket.
+  std::optional<int64_t> promised(ExprRef size) const;
   bool any_of_callers(const std::vector<ValueId>& values) const;
   /// CUDA: whether a launch that reads these values may read what `sizes` are made of, and addresses
   /// of the caller, before its wait (docs/kernel-abi.md). It may if a launch of the run wrote one of

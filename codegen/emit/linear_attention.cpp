@@ -111,10 +111,11 @@ constexpr int64_t kAlone = 512;
 
 /// Where blocks share sequences, the least span with which those of promised sizes are taken at
 /// once. Longer spans go less often through memory, which is faster where sequences are long.
+/// Bits depend on the span, so it is that of all buckets.
 int64_t choose_span(const EmitContext& c, const Description& x, int64_t blocks) {
   constexpr int64_t longest_span = 512;
-  const auto batch = c.largest(x.batch), tokens = c.largest(x.causal ? x.queries : x.keys);
-  if (!batch || !tokens) return longest_span;
+  const auto batch = c.promised(x.batch), tokens = c.promised(x.causal ? x.queries : x.keys);
+  if (!batch || !tokens || *tokens <= kAlone) return longest_span;
   const int64_t teams = std::max<int64_t>(*batch, 1) * blocks,
                 most = std::min<int64_t>(c.target.processors / teams, c.target.processors / 8);
   for (int64_t span : {128, 256}) {
@@ -151,7 +152,7 @@ std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x
                   0,
                   true,
                   pairs,
-                  shares ? choose_span(c, x, blocks) : 512,
+                  pairs ? 512 : choose_span(c, x, blocks),
                   shares ? c.target.processors : 0};
   }
   return {};

@@ -98,6 +98,31 @@ TEST(LinearAttention, SpansAreAsShortAsPromisedSizesAllow) {
   EXPECT_EQ(span(8, "", "2048"), 512);
   EXPECT_EQ(span(8, "1", ""), 512);
   EXPECT_EQ(span(80, "1", "1024"), 512);  // no block is left to share with
+  EXPECT_EQ(span(8, "1", "512"), 512);    // nor a reason to
+}
+
+// Bits depend on it: a sequence has the same ones in buckets of any length.
+TEST(LinearAttention, SpansAreTheSameInAllBuckets) {
+  auto graph = ir::parse(
+      "graph @g(%x: f16[B,S,512]) symbols(B = x.0 in 1..1, S = x.1 in 1..2048 as length) {\n"
+      "  %q = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f16[B,S,512]\n"
+      "  %s = attention(%q, %q, %q) {causal = false, heads = 8, key_padding = false, kv_heads = 8, score = (s,b,h,i,j) => s * 0.125, visible = none} : f16[B,S,512]\n"
+      "  %a = linear_attention(%s, %q, %q) {causal = true, heads = 8, kv_heads = 8} : f16[B,S,512]\n"
+      "  %y = pointwise(%a) {body = (i,j,k) => %a[i,j,k] * 2.0} : f16[B,S,512]\n  return y = %y\n}\n");
+  ASSERT_TRUE(graph) << graph.error().message;
+  WeightPool weights;
+  LowerOptions options;
+  options.lengths = {512};
+  const auto lowered = lower(*graph, class_of("sm_90"), weights, options);
+  ASSERT_TRUE(lowered) << lowered.error().message;
+  int kernels = 0;
+  for (const KernelSource& kernel : lowered->kernels) {
+    const size_t at = kernel.text.find("span = ");
+    if (at == std::string::npos) continue;
+    ++kernels;
+    EXPECT_EQ(std::stoi(kernel.text.substr(at + 7)), 128) << kernel.name;
+  }
+  EXPECT_EQ(kernels, 2);  // one of them has no team
 }
 
 }  // namespace
