@@ -69,7 +69,8 @@ std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, co
   if (from.dtype != to.dtype) return std::nullopt;
   const auto dims = cut_rows(from.dims, to.dims.back());
   if (!dims || dims->size() > kLargestRank) return std::nullopt;  // cost: no such rows
-  if (dims->size() < to.rank() && !adds_unit_axes(*dims, to.dims)) return std::nullopt;
+  if (dims->size() < to.rank() && (from.rank() < 3 || !adds_unit_axes(*dims, to.dims)))
+    return std::nullopt;
   if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims))
     return std::nullopt;
   Rows rows{x, *dims, std::vector<size_t>(dims->size() - 1)};
@@ -214,8 +215,8 @@ bool keep_in_elementwise(Graph& g, OpId o) {
     const auto rows = here ? rows_of(g, *x) : match_rows(g, n, own, {from.dtype, type.dims});
     if (!here && !rows) return nullptr;  // what is left must not depend on rows
     views &= here;
-    ok = ok && rows && !is_cut(g, *rows) && !(here && is_reduced(g, *x)) &&
-         (!here || same_leading(from, type));
+    ok = ok && rows && rows->dims.size() >= type.rank() && !is_cut(g, *rows) &&
+         !(here && is_reduced(g, *x)) && (!here || same_leading(from, type));
     if (!ok) return nullptr;
     if (!read.empty()) {
       const Rows& first = read[0].second;
