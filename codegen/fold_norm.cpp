@@ -158,7 +158,7 @@ class FoldNorms {
     const ir::Op& op = g_.op(o);
     if (op.kind != OpKind::matmul || op.as<ir::MatmulAttrs>().norm ||
         op.as<ir::MatmulAttrs>().scaled || op.as<ir::MatmulAttrs>().gate ||
-        type(op.operands[0]).rank() != type(op.results[0]).rank())
+        op.as<ir::MatmulAttrs>().heads || type(op.operands[0]).rank() != type(op.results[0]).rank())
       return false;
     MatmulDesc x = describe(g_, o, most_tokens_);
     if (x.epilogue == Epilogue::other || x.in_order || choose(x, target_).arm == Arm::stream)

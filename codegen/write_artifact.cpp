@@ -251,7 +251,7 @@ Result<void> write_texts(ArtifactFile& file, Manifest& m, const std::vector<Buil
 
 uint64_t features_of(const runtime::Plan& plan, const runtime::Launch& launch) {
   uint64_t features = 0;
-  if (!launch.kernel) return features;
+  if (!launch.kernel) return launch.matmul->side_by_side ? runtime::kSideBySide : features;
   if (launch.kernel->tiles) features |= runtime::kTileChoices;
   for (const runtime::TensorMap& map : launch.kernel->maps) {
     const size_t size = size_of(plan.buffers[map.buffer].dtype);

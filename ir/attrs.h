@@ -77,11 +77,14 @@ inline constexpr int64_t kMomentColumns = 32;
 /// rows, of which the epilogue has params mean (0 for rms) and rstd beside s. With `weight`, element
 /// [i, j] of b as it would be stored is weight(i, j), a matrix [k, n] ([n, k] if trans_b) of the type
 /// of a. What it loads are constants, which operands begin with instead of b.
+/// With `heads` it is one product for each head, which stand side by side in a [.., m, heads*k] and in
+/// the result [.., m, heads*n], and one behind the other in b [heads*k, n]; there is nothing else then.
 struct MatmulAttrs {
   double alpha = 1;
   ExprRef epilogue = nullptr;
   std::optional<double> eps;
   ExprRef gate = nullptr;
+  std::optional<int64_t> heads;
   std::optional<NormKind> norm;
   ExprRef scaled = nullptr;
   bool trans_a = false;
@@ -93,6 +96,7 @@ struct MatmulAttrs {
     v("epilogue", after);
     v("eps", eps);
     v("gate", of_two);
+    v("heads", heads);
     v("norm", norm);
     v("scaled", stored);
     v("trans_a", trans_a);

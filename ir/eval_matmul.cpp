@@ -160,9 +160,22 @@ void eval_gated(OpRun& run, const HostTensor& b) {
       params);
 }
 
+// Products of heads, side by side.
+void eval_heads(OpRun& run) {
+  const auto& attrs = run.op.as<MatmulAttrs>();
+  const HostTensor &a = *run.operands[0], &b = *run.operands[1];
+  HostTensor& out = run.results[0];
+  const int64_t heads = *attrs.heads, width = a.dims.back(), n = b.dims[1], k = width / heads;
+  const int64_t rows = width == 0 ? 0 : std::ssize(a.reals) / width;
+  for (int64_t i = 0; i < rows * heads; ++i)  // a row of a head
+    multiply(a.reals.data() + i * k, b.reals.data() + i % heads * k * n, out.reals.data() + i * n,
+             1, n, k, attrs.alpha);
+}
+
 }  // namespace
 
 void eval_matmul(OpRun& run) {
+  if (run.op.as<MatmulAttrs>().heads) return eval_heads(run);
   HostTensor& out = run.results[0];
   const HostTensor made = made_factor(run), &b = made.dims.empty() ? *run.operands[1] : made;
   if (run.op.as<MatmulAttrs>().gate) return eval_gated(run, b);

@@ -39,7 +39,9 @@ ExprRef with_sums(ExprRef gate, ExprRef s, ExprRef t) {
 }
 
 bool is_plain_product(const Op& op) {
-  return op.kind == OpKind::matmul && !op.as<MatmulAttrs>().weight && !op.as<MatmulAttrs>().gate;
+  if (op.kind != OpKind::matmul) return false;
+  const auto& attrs = op.as<MatmulAttrs>();
+  return !attrs.weight && !attrs.gate && !attrs.heads;
 }
 
 Type weight_type(const Graph& graph, const Op& product, const Type& result) {

@@ -29,7 +29,7 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
 
-/// Is it a product whose second factor is stored, and that gives sums one by one, without a gate?
+/// Is it one product whose second factor is stored, and that gives sums one by one, without a gate?
 /// Passes that look at factors ask this.
 bool is_plain_product(const Op& op);
 

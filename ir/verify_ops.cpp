@@ -155,6 +155,23 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
   check_expr(r.graph, r.op, "weight", weight, r.problems);
 }
 
+void check_heads_of_matmul(Rules& r, bool reals) {
+  const auto& attrs = r.op.as<MatmulAttrs>();
+  const Type &a = r.in(0), &b = r.in(1), &out = r.out();
+  const bool alone = r.op.operands.size() == 2 && !attrs.trans_a && !attrs.trans_b &&
+                     !attrs.epilogue && !attrs.gate && !attrs.norm && !attrs.scaled &&
+                     !attrs.weight;
+  if (!r.require(reals && alone && size_of(a.dtype) <= 4 && size_of(out.dtype) <= 4, "C13",
+                 "products of heads are of reals of at most 32 bits, with alpha alone"))
+    return;
+  const std::optional<int64_t> width = as_int(a.dims.back());
+  std::vector<ExprRef> dims = a.dims;
+  if (b.rank() == 2) dims.back() = mul(r.graph.pool().integer(*attrs.heads), b.dims[1]);
+  r.require(*attrs.heads >= 1 && width && *width % *attrs.heads == 0 && b.rank() == 2 &&
+                b.dims[0] == a.dims.back() && out.dims == dims,
+            "C13", "factors or result are not [.., m, H*k], [H*k, n] and [.., m, H*n]");
+}
+
 /// `y[.., i, j] = epilogue(s, .., i, j)` with `s = alpha * sum over k of a[.., i, k] b[.., k, j]`;
 /// without an epilogue `y = s`. Where an arm of execution computes both, the sum is not rounded
 /// before the epilogue. Where code generation splits the epilogue off, the sum is stored in the
@@ -185,6 +202,9 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 /// `weight(i, j)`, over constants that stand in the place of `b`. Code generation computes it where
 /// the product reads it, or splits it off as an op of its own.
 ///
+/// With `heads` = H it is a product for each head, and these stand side by side: `y[.., i, h*n + j]
+/// = alpha * sum over p < k of a[.., i, h*k + p] b[h*k + p, j]` for the heads h < H.
+///
 /// - **C1** Two factors, and more operands only for an epilogue or a norm; one result, or with
 ///   `scaled` two or three.
 /// - **C2** Either `a` and `b` are real and of one type, and the result is real. Or `a` and `b` are
@@ -204,6 +224,9 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 /// - **C12** A gate stands alone, in a product of reals of at most 32 bits and of two operands. n is
 ///   known and a multiple of 16. The gate has the scalar type of the result, and neither loads nor
 ///   indices.
+/// - **C13** `heads` stands with alpha alone, in a product of reals of at most 32 bits. It is 1 at
+///   least and divides the last dim of `a`, a number, which is the first of `b [H*k, n]`. The result
+///   has the dims of `a`, but H*n at the end.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
@@ -233,6 +256,7 @@ void check_matmul(Rules r) {
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2, "C3",
                  "ranks must be at least 2"))
     return;
+  if (attrs.heads) return check_heads_of_matmul(r, reals);
   ExprRef m = a.dims[a.rank() - (attrs.trans_a ? 1 : 2)],
           ka = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)];
   ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)],

@@ -32,7 +32,7 @@ std::optional<ValueId> product_of(const Graph& g, OpId o, ExprRef body, bool& in
   for (ValueId v : g.op(o).operands) {
     const ir::Op* op = g.def(v);
     if (!op || op->kind != OpKind::matmul || op->as<ir::MatmulAttrs>().gate ||
-        g.value(v).type.dims != g.value(y).type.dims)
+        op->as<ir::MatmulAttrs>().heads || g.value(v).type.dims != g.value(y).type.dims)
       continue;
     if (g.use_count(v) != 1) {
       reason = "the product has another use";

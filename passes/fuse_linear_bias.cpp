@@ -21,7 +21,7 @@ PassReport fuse_linear_bias(Graph& graph) {
     if (graph.value(*m).type != graph.value(y).type) continue;
     const ir::Op* product = graph.def(*m);
     if (!product || product->kind != OpKind::matmul || product->as<ir::MatmulAttrs>().epilogue ||
-        product->as<ir::MatmulAttrs>().gate)
+        product->as<ir::MatmulAttrs>().gate || product->as<ir::MatmulAttrs>().heads)
       continue;
     if (graph.value(*bias).type.dtype != graph.value(y).type.dtype) continue;
     if (graph.use_count(*m) != 1) {

@@ -187,7 +187,10 @@ class Walk {
     const auto read_column = [&](ExprRef column) {
       read(ir::mul(left, ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, column)));
     };
-    if (attrs.weight) {
+    if (attrs.heads) {
+      read(left);
+      read(ir::load_of(g_, op.operands[1], {k, ir::mod(at.back(), dims(op.operands[1])[1])}));
+    } else if (attrs.weight) {
       read(left);  // the rest is constant
     } else if (attrs.gate) {
       for (const bool second : {false, true})

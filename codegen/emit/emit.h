@@ -79,7 +79,7 @@ struct LibraryLaunch {
   ValueId a, b, d;
   std::optional<ValueId> bias;
   ExprRef m, n, k, batch, stride_a, stride_b;
-  bool trans_a, trans_b, in_order;
+  bool trans_a, trans_b, in_order, side_by_side;
   double alpha;
 };
 

@@ -265,6 +265,15 @@ bool takes_panel(const MatmulDesc& x, MatmulConfig& c) {
   return false;
 }
 
+bool takes_heads(const MatmulDesc& x, MatmulConfig& c) {
+  if (!x.side_by_side) return false;
+  c.arm = Arm::heads;
+  c.line = __LINE__;
+  c.reason = "rows of all heads, each sum in order";
+  c.rejected.push_back({Arm::library, "sums few rows in another order than many"});
+  return true;
+}
+
 bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
   const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
   if (why.empty()) {
@@ -382,7 +391,7 @@ bool takes_factor(Arm arm, const MatmulDesc& x) {
 MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   if (!is_float(x.a)) return of_integers(x, target);
   MatmulConfig c;
-  if (!target.cuda() && takes_panel(x, c)) return c;
+  if (!target.cuda() && (takes_panel(x, c) || takes_heads(x, c))) return c;
   if (target.cuda() && fewest_rows(x) && takes_stream(x, target, c)) return c;
   if (target.cuda() && takes_wgmma(x, target, c)) return c;
   if (target.cuda() && in_tf32(x) && takes_tf32(x, target, c)) return c;

@@ -137,6 +137,14 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const Pro
   x.stride_b = attrs.weight || ir::is_int(matrices(g, b), 1) ? pool.integer(0) : ir::mul(x.k, x.n);
   x.trans_a = attrs.trans_a;
   x.trans_b = attrs.trans_b;
+  if (attrs.heads) {
+    x.side_by_side = true;
+    x.m = ir::mul(x.batch, x.m);
+    x.batch = pool.integer(*attrs.heads);
+    x.n = g.value(b).type.dims[1];
+    x.k = x.stride_a = ir::div(x.k, x.batch);
+    x.stride_b = ir::mul(x.k, x.n);
+  }
   x.weight = g.is_constant(b);
   x.computed = attrs.weight;
   x.packed = packed_factor(g, op);
@@ -146,7 +154,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const Pro
   x.in_order = !rules.any_order && ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) ==
                          std::vector<ExprRef>(dd.begin(), dd.end() - 2);
-  if (ir::is_int(x.stride_b, 0) && !attrs.trans_a &&
+  if (!attrs.heads && ir::is_int(x.stride_b, 0) && !attrs.trans_a &&
       same_rows) {  // one weight for all: the batch is more rows
     x.m = ir::mul(x.batch, x.m);
     x.batch = pool.integer(1);
@@ -185,7 +193,10 @@ std::string print(const MatmulDesc& x) {
                      : x.weight   ? " of a weight"
                                   : "",
                      tfcc::to_string(x.d), kEpilogueNames[static_cast<int>(x.epilogue)],
-                     x.norm ? ", of normalised rows" : "", x.scaled ? ", and moments of rows" : "",
+                     x.side_by_side ? ", heads side by side"
+                     : x.norm       ? ", of normalised rows"
+                                    : "",
+                     x.scaled ? ", and moments of rows" : "",
                      x.made_rows  ? ", rows that the run counts"
                      : x.in_order ? ", sums in order"
                                   : "");
@@ -237,7 +248,7 @@ void note_rows(const EmitContext& c, const std::string& name, const MatmulDesc& 
     return;
   }
   if (c.known(x.m)) return;
-  if (x.trans_a || !ir::is_int(x.batch, 1))
+  if (x.trans_a || (!x.side_by_side && !ir::is_int(x.batch, 1)))
     emission.no_buckets =
         fmt::format("product '{}' has rows that do not lie one behind the other", name);
   else emission.grows.push_back({x.m, "the number of rows of product '" + name + "'"});

@@ -33,10 +33,10 @@ Result<Emission> emit_matmul_library(const EmitContext& c, OpId o, const MatmulD
   const bool has_bias = x.epilogue == Epilogue::bias;
   Emission emission;
   note_rows(c, c.graph.value(op.results[0]).name, x, emission);
-  emission.launches.emplace_back(
-      LibraryLaunch{op.operands[0], op.operands[1], op.results[0],
-                    has_bias ? std::optional(op.operands[2]) : std::nullopt, x.m, x.n, x.k, x.batch,
-                    x.stride_a, x.stride_b, x.trans_a, x.trans_b, x.in_order, x.alpha});
+  emission.launches.emplace_back(LibraryLaunch{
+      op.operands[0], op.operands[1], op.results[0],
+      has_bias ? std::optional(op.operands[2]) : std::nullopt, x.m, x.n, x.k, x.batch, x.stride_a,
+      x.stride_b, x.trans_a, x.trans_b, x.in_order, x.side_by_side, x.alpha});
   if (!ir::prove_ge0(ir::sub(x.k, c.integer(1))))
     emission.launches.emplace_back(sum_over_nothing(c, o, x));
   return emission;

@@ -61,11 +61,12 @@ struct MatmulDesc {
   ExprRef stride_a = nullptr,
           stride_b = nullptr;             // elements from one product to the next; 0: shared
   bool trans_a = false, trans_b = false;  // stored [k, m], [n, k]
-  bool weight = false;                    // B is a constant, or ..
-  bool computed = false;                  // .. an expression over constants
-  std::optional<PackedFactor> packed;     // .. of this form
-  std::optional<NarrowFactor> narrow;     // .. or of this one
-  std::optional<int64_t> most_rows;       // of m in the bucket that is lowered
+  bool side_by_side = false;  // heads: a row of A and of D has that of each product of the batch
+  bool weight = false;        // B is a constant, or ..
+  bool computed = false;      // .. an expression over constants
+  std::optional<PackedFactor> packed;  // .. of this form
+  std::optional<NarrowFactor> narrow;  // .. or of this one
+  std::optional<int64_t> most_rows;    // of m in the bucket that is lowered
   bool token_rows =
       false;  // m is the number of tokens: there are forms of the graph for few and for many
   bool made_rows = false;  // a launch of the run makes m: a library computes its bound

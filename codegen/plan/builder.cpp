@@ -305,6 +305,7 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   g.trans_b = launch.trans_b;
   g.alpha = static_cast<float>(launch.alpha);
   g.in_order = launch.in_order;
+  g.side_by_side = launch.side_by_side;
   g.tf32 = c.rules.f32 == F32Products::tf32 && !g.in_order &&
            c.type(launch.a).dtype == DType::f32 && c.type(launch.b).dtype == DType::f32;
   if (g.tf32) out_.plan.precision = runtime::kTf32;

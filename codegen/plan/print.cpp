@@ -42,6 +42,7 @@ std::string print(const runtime::MatmulLaunch& g) {
   if (g.has_bias) s += fmt::format(" + {}", g.bias);
   if (g.in_order) s += " in order";
   if (g.tf32) s += " in tf32";
+  if (g.side_by_side) s += " side by side";
   return s + fmt::format(" of m = {}, n = {}, k = {}, {} times, strides {} and {}", g.m.print(),
                          g.n.print(), g.k.print(), g.batch.print(), g.stride_a.print(),
                          g.stride_b.print());

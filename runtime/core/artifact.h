@@ -29,9 +29,11 @@ inline constexpr uint64_t kSharedWeights = 64;  // weights that lie in another
 inline constexpr uint64_t kClusters = 128;      // blocks that are a cluster (Kernel.cluster)
 inline constexpr uint64_t kF32Maps = 256;       // tensor maps of f32
 inline constexpr uint64_t kTileChoices = 512;   // launches with KernelLaunch.tiles
+inline constexpr uint64_t kSideBySide = 1024;   // products with MatmulLaunch.side_by_side
 inline constexpr uint64_t kKnownFeatures =
     kTensorMaps | kMadeSizes | kStates | kCounters | kMultiples | kByteMaps | kSharedWeights |
-    kClusters | kF32Maps | kTileChoices;  // bits of `required features` that this reader has
+    kClusters | kF32Maps | kTileChoices |
+    kSideBySide;  // bits of `required features` that this reader has
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kSectionEntryBytes = 32;
 inline constexpr size_t kFirstSection = 4096;  // header, table and zeros

@@ -30,9 +30,15 @@ class TimingCache;
 /// manifest.proto.
 struct MatmulShape {
   int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
-  bool trans_a = false, trans_b = false, has_bias = false, in_order = false, tf32 = false;
+  bool trans_a = false, trans_b = false, has_bias = false, in_order = false, tf32 = false,
+       side_by_side = false;
   float alpha = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32, bias = DType::f32;
+
+  /// Elements from one stored row of A or D, which has `columns`, to the next.
+  int64_t row(int64_t columns) const { return side_by_side ? batch * columns : columns; }
+  /// Elements from one result of the batch to the next.
+  int64_t stride_d() const { return side_by_side ? n : m * n; }
 
   auto operator<=>(const MatmulShape&) const = default;
 };

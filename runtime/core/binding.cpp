@@ -432,13 +432,15 @@ Result<void> Binding::bind_matmul(const Launch& launch, BoundLaunch& bound) cons
   // A sum over nothing is written by the launch that the plan has for it.
   bound.skip = s.m == 0 || s.n == 0 || s.batch == 0 || s.k == 0;
   if (bound.skip) return {};
-  auto a = extent(s.batch, s.stride_a, s.m, s.k), b = extent(s.batch, s.stride_b, s.k, s.n);
-  auto d = extent(s.batch, s.m * s.n, s.m, s.n);
+  // Side by side they have as many elements as one behind the other.
+  auto a = extent(s.batch, g.side_by_side ? s.m * s.k : s.stride_a, s.m, s.k);
+  auto b = extent(s.batch, s.stride_b, s.k, s.n), d = extent(s.batch, s.m * s.n, s.m, s.n);
   if (!a || !b || !d || *a > elements_[g.a] || *b > elements_[g.b] || *d > elements_[g.d] ||
       (g.has_bias && s.n > elements_[g.bias])) {
     return broken("product '" + launch.name + "' reaches outside its buffers");
   }
   if (s.batch == 1) s.stride_a = s.stride_b = 0;
+  s.side_by_side = g.side_by_side && s.batch > 1;
   s.trans_a = g.trans_a;
   s.trans_b = g.trans_b;
   s.has_bias = g.has_bias;

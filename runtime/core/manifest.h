@@ -241,6 +241,7 @@ struct MatmulLaunch {
   float alpha = 0;
   bool in_order = false;
   bool tf32 = false;
+  bool side_by_side = false;
 
   template <class V> void visit(V&& v) {
     v(1, a);
@@ -259,6 +260,7 @@ struct MatmulLaunch {
     v(14, alpha);
     v(15, in_order);
     v(16, tf32);
+    v(17, side_by_side);
   }
 
   bool operator==(const MatmulLaunch&) const = default;

@@ -245,6 +245,9 @@ class Checker {
     for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch, &g.stride_a, &g.stride_b}) {
       if (!valid(*e)) return bad("product '" + l.name + "' has broken sizes");
     }
+    if (g.side_by_side && (g.trans_a || g.trans_b || g.has_bias || g.stride_a.code != g.k.code ||
+                           p.family == Family::cpu))
+      return bad("product '" + l.name + "' has matrices that do not stand side by side");
     return {};
   }
 

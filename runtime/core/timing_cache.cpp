@@ -61,6 +61,7 @@ std::string TimingCache::key(const std::string& card, uint64_t library, const Ma
     k += " batch " + std::to_string(s.batch) + " strides " + std::to_string(s.stride_a) + "," +
          std::to_string(s.stride_b);
   }
+  if (s.side_by_side) k += " side by side";
   if (s.trans_a) k += " at";
   if (s.trans_b) k += " bt";
   if (s.has_bias) k += std::string(" bias ") + to_string(s.bias);

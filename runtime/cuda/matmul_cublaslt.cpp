@@ -106,11 +106,12 @@ struct CublasLtProducts::Product {
     return lt.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
   }
 
-  // A row-major rows x columns matrix, which the library reads as columns x rows by columns.
+  // A row-major rows x columns matrix, `row` elements from one row to the next, which the library
+  // reads as columns x rows by columns.
   cublasStatus_t layout(cublasLtMatrixLayout_t& out, cudaDataType_t type, int64_t rows,
-                        int64_t columns, int64_t batch, int64_t stride) {
+                        int64_t columns, int64_t row, int64_t batch, int64_t stride) {
     auto status = lt.cublasLtMatrixLayoutCreate(&out, type, static_cast<uint64_t>(columns),
-                                                static_cast<uint64_t>(rows), columns);
+                                                static_cast<uint64_t>(rows), row);
     if (status != CUBLAS_STATUS_SUCCESS || batch == 1) return status;
     auto count = static_cast<int32_t>(batch);
     status = lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
@@ -184,11 +185,12 @@ Result<void> CublasLtProducts::describe(const MatmulShape& s, Product& p) const 
     TFCC_LT("a descriptor", p.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
   }
   // Stored sizes by rows: a transposed operand is stored the other way round.
+  const int64_t columns_a = s.trans_a ? s.m : s.k, columns_b = s.trans_b ? s.k : s.n;
   TFCC_LT("a layout",
-          p.layout(p.first, *b, s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, s.batch, s.stride_b));
-  TFCC_LT("a layout", p.layout(p.second, *a, s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.batch,
-                               s.stride_a));
-  TFCC_LT("a layout", p.layout(p.result, *d, s.m, s.n, s.batch, s.m * s.n));
+          p.layout(p.first, *b, s.trans_b ? s.n : s.k, columns_b, columns_b, s.batch, s.stride_b));
+  TFCC_LT("a layout", p.layout(p.second, *a, s.trans_a ? s.k : s.m, columns_a, s.row(columns_a),
+                               s.batch, s.stride_a));
+  TFCC_LT("a layout", p.layout(p.result, *d, s.m, s.n, s.row(s.n), s.batch, s.stride_d()));
   return {};
 }
 

@@ -75,7 +75,8 @@ Result<std::vector<double>> time_candidates(const CudaDriver& cuda, const Matmul
   const size_t b_bytes = (extent(s.batch, s.stride_b, s.k, s.n, s.b) + 255) / 256 * 256;
   const size_t copies =
       std::clamp<size_t>(kFarApart / std::max<size_t>(b_bytes, 1), 1, kMostCopies);
-  TFCC_TRY(CUdeviceptr a, scratch.allocate(extent(s.batch, s.stride_a, s.m, s.k, s.a)));
+  TFCC_TRY(CUdeviceptr a, scratch.allocate(extent(s.batch, s.side_by_side ? s.m * s.k : s.stride_a,
+                                                  s.m, s.k, s.a)));
   TFCC_TRY(CUdeviceptr b, scratch.allocate(b_bytes * copies));
   TFCC_TRY(CUdeviceptr d, scratch.allocate(extent(s.batch, s.m * s.n, s.m, s.n, s.d)));
   TFCC_TRY(CUdeviceptr bias, scratch.allocate(static_cast<size_t>(s.n) * size_of(s.bias)));

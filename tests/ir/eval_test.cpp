@@ -291,6 +291,30 @@ TEST(Eval, MatmulInEveryOrientation) {
   }
 }
 
+// Of each head two columns by three: those of the second head stand behind those of the first.
+TEST(Eval, HeadsStandSideBySide) {
+  std::vector<double> a, b, want;
+  for (int i = 0; i < 8; ++i) a.push_back(i + 1);
+  for (int i = 0; i < 12; ++i) b.push_back(i * i - 7);
+  for (int i = 0; i < 2; ++i) {
+    for (int h = 0; h < 2; ++h) {
+      for (int j = 0; j < 3; ++j) {
+        double sum = 0;
+        for (int p = 0; p < 2; ++p)
+          sum += a[static_cast<size_t>(4 * i + 2 * h + p)] *
+                 b[static_cast<size_t>(3 * (2 * h + p) + j)];
+        want.push_back(0.5 * sum);
+      }
+    }
+  }
+  const auto y = run(R"(graph @g(%a: f32[1,2,4], %b: f32[4,3]) {
+    %y = matmul(%a, %b) {alpha = 0.5, heads = 2, trans_a = false, trans_b = false} : f32[1,2,6]
+    return y = %y
+  })",
+                     {{"a", reals({1, 2, 4}, a)}, {"b", reals({4, 3}, b)}});
+  expect_near(y, want);
+}
+
 // Columns 0 to 7 and 16 to 23 are sums s, those behind them sums t.
 TEST(Eval, AGateHasTwoSums) {
   std::vector<double> b, want;

@@ -180,6 +180,40 @@ TEST(Verify, MatmulOfIntegers) {
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
+TEST(Verify, MatmulOfHeads) {
+  const auto heads = [](const std::string& of, const std::string& type = "f32[B,S,24]",
+                        const std::string& n = "12", const std::string& more = "",
+                        const std::string& operands = "%x, @w") {
+    return "const @w : f32[8," + n +
+           "] = random(1)\n  const @b : f32[24] = random(2)\n  %y = matmul(" + operands +
+           ") {alpha = 0.5, " + more + "heads = " + of +
+           ", trans_a = false, trans_b = false} : " + type;
+  };
+  accepted(heads("2"));
+  accepted(heads("1", "f32[B,S,12]"));
+  accepted(heads("8", "f16[B,S,96]"));
+  refused("C13", heads("0", "f32[B,S,0]"));
+  refused("C13", heads("3", "f32[B,S,36]"));
+  refused("C13", heads("2", "f32[B,S,12]"));
+  refused("C13", heads("2", "f32[S,B,24]"));
+  refused("C13", heads("2", "f32[B,S,24]", "12", "epilogue = (s,i,j,k) => s, "));
+  refused("C13",
+          heads("2", "f32[B,S,24]", "12", "epilogue = (s,i,j,k) => s + @b[k], ", "%x, @w, @b"));
+  refused("C13", heads("2", "f64[B,S,24]"));
+  refused(
+      "C13",
+      "const @w : f32[12,8] = random(1)\n  %y = matmul(%x, @w) {alpha = 1.0, heads = 2, trans_a = false, trans_b = true} : f32[B,S,24]");
+  refused(
+      "C13",
+      "const @w : f32[2,4,12] = random(1)\n  %y = matmul(%x, @w) {alpha = 1.0, heads = 2, trans_a = false, trans_b = false} : f32[B,S,24]");
+  refused(
+      "C13",
+      "const @w : f32[4,12] = random(1)\n  %y = matmul(%x, @w) {alpha = 1.0, heads = 2, trans_a = false, trans_b = false} : f32[B,S,24]");
+  refused(
+      "C13",
+      "%y = matmul(%k, %k) {alpha = 1.0, heads = 1, trans_a = false, trans_b = false} : i64[B,S]");
+}
+
 TEST(Verify, GatedMatmul) {
   const auto gated = [](const std::string& gate, const std::string& type = "f32[B,S,8]",
                         const std::string& columns = "16", const std::string& more = "",

@@ -38,6 +38,34 @@ Case weights() {
           9e-4};
 }
 
+// Heads side by side: more columns than a tile of the CPU has, fewer, and as many as a run says.
+Case heads() {
+  Ops o;
+  o.body = "  %q = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f32[B,S,48]\n";
+  const auto product = [&](const std::string& name, const std::string& factor,
+                           const std::string& of, const std::string& columns) {
+    o.body += fmt::format(
+        "  %{0} = matmul(%q, %{1}2) {{alpha = 0.25, heads = {2}, trans_a = false, trans_b = false}} : f32[B,S,{3}]\n",
+        name, factor, of, columns);
+    o.outputs.push_back(name);
+  };
+  for (const auto& [name, columns] : {std::pair{"wide", "88"}, {"narrow", "5"}, {"some", "S + 3"}})
+    o.body +=
+        fmt::format("  %{0}2 = pointwise(%{0}) {{body = (i,j) => %{0}[i,j] * 2.0}} : f32[48,{1}]\n",
+                    name, columns);
+  product("y3", "wide", "3", "264");
+  product("y12", "narrow", "12", "60");
+  product("y1", "narrow", "1", "5");
+  product("ys", "some", "4", "4*S + 12");
+  return {"matmul_heads",
+          graph_text("%x: f32[B,S,48], %wide: f32[48,88], %narrow: f32[48,5], %some: f32[48,S + 3]",
+                     "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
+}
+
 Case batched() {
   Ops o;
   for (bool trans_a : {false, true}) {
@@ -428,9 +456,9 @@ Case weights_in_16_bits() {
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  std::vector<Case> all = {panels(),    epilogues(),  weights(),         batched(),
-                           broadcast(), of_16_bits(), doubles(),         integers(),
-                           bytes(),     edges(),      weights_in_bits(), weights_in_16_bits()};
+  std::vector<Case> all = {panels(),    epilogues(),       weights(),           batched(),  heads(),
+                           broadcast(), of_16_bits(),      doubles(),           integers(), bytes(),
+                           edges(),     weights_in_bits(), weights_in_16_bits()};
   for (Case& c : matmul_tile_cases()) all.push_back(std::move(c));
   return all;
 }

@@ -190,7 +190,8 @@ class Writer {
                       {"trans_b", g.trans_b},
                       {"alpha", g.alpha},
                       {"in_order", g.in_order},
-                      {"tf32", g.tf32}};
+                      {"tf32", g.tf32},
+                      {"side_by_side", g.side_by_side}};
     }
     return j;
   }

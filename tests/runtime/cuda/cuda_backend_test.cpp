@@ -86,7 +86,7 @@ void expect_product(runtime::Queue& q, runtime::MatmulShape s) {
       v[i] = static_cast<float>((i * 5 + static_cast<size_t>(seed)) % 9) - 4;
     return v;
   };
-  auto a = numbers((s.batch - 1) * s.stride_a + s.m * s.k, 1);
+  auto a = numbers(s.batch * std::max(s.stride_a, s.m * s.k), 1);
   auto b = numbers((s.batch - 1) * s.stride_b + s.k * s.n, 2), bias = numbers(s.n, 3);
   std::vector<float> d(static_cast<size_t>(s.batch * s.m * s.n));
   auto handle = q.prepare_matmul(s);
@@ -99,12 +99,13 @@ void expect_product(runtime::Queue& q, runtime::MatmulShape s) {
       for (int64_t c = 0; c < s.n; ++c) {
         float sum = 0;
         for (int64_t k = 0; k < s.k; ++k) {
-          sum += a[static_cast<size_t>(i * s.stride_a + (s.trans_a ? k * s.m + r : r * s.k + k))] *
+          sum += a[static_cast<size_t>(i * s.stride_a +
+                                       (s.trans_a ? k * s.m + r : r * s.row(s.k) + k))] *
                  b[static_cast<size_t>(i * s.stride_b + (s.trans_b ? c * s.k + k : k * s.n + c))];
         }
         sum = sum * s.alpha + (s.has_bias ? bias[static_cast<size_t>(c)] : 0);
-        ASSERT_EQ(d[static_cast<size_t>((i * s.m + r) * s.n + c)], sum)
-            << s.trans_a << s.trans_b << s.has_bias;
+        ASSERT_EQ(d[static_cast<size_t>(i * s.stride_d() + r * s.row(s.n) + c)], sum)
+            << s.side_by_side << s.trans_a << s.trans_b << s.has_bias;
       }
     }
   }
@@ -125,6 +126,10 @@ template <class F> void with_queue(const std::string& path, const F& use) {
 }
 
 void products_of_every_form(runtime::Queue& queue) {
+  runtime::MatmulShape heads;
+  heads.m = 5, heads.n = 7, heads.k = heads.stride_a = 3, heads.batch = 4, heads.stride_b = 3 * 7;
+  heads.side_by_side = true;
+  expect_product(queue, heads);
   for (int form = 0; form < 16; ++form) {
     for (int64_t batch : {1, 3}) {
       for (int64_t stride_b : {int64_t{0}, int64_t{7 * 3}}) {

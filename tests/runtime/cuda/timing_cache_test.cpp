@@ -36,7 +36,7 @@ TEST(TimingCache, a_key_holds_all_that_matters) {
   EXPECT_NE(key, TimingCache::key("NVIDIA H100", 130200, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130100, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, product(64)));
-  MatmulShape changed[8] = {s, s, s, s, s, s, s, s};
+  MatmulShape changed[9] = {s, s, s, s, s, s, s, s, s};
   changed[0].trans_b = true;
   changed[1].has_bias = false;
   changed[2].a = DType::f16;
@@ -45,6 +45,7 @@ TEST(TimingCache, a_key_holds_all_that_matters) {
   changed[5].bias = DType::f16;
   changed[6].in_order = true;
   changed[7].tf32 = true;
+  changed[8].side_by_side = true;
   for (const MatmulShape& c : changed) EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, c));
 }
 
