@@ -40,10 +40,11 @@ const std::vector<std::string>& default_pipeline() {
       // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the
       // biases that are left.
       "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias", "fuse-pointwise", "canonicalize",
-      "fuse-pointwise",  // of the views that canonicalize puts behind products
-      "fuse-embedding",  // what a norm reads is one expression by now
-      "fuse-gated-mlp",  // after fuse-pointwise: activation and product are one op then
-      "fuse-head-norm",  // before fuse-qkv, which finds q and k behind the rotation
+      "fuse-pointwise",      // of the views that canonicalize puts behind products
+      "fuse-embedding",      // what a norm reads is one expression by now
+      "fuse-gated-mlp",      // after fuse-pointwise: activation and product are one op then
+      "fuse-head-norm",      // before fuse-qkv, which finds q and k behind the rotation
+      "join-head-products",  // after fuse-pointwise, which makes each factor one expression
       "fuse-qkv",  // after all views are gone, so that q, k and v are products where they can be
       "fuse-epilogue",  // after the merging of products, which takes those with a bias alone
       // Inlined views have become identities; q, k and v of one input may have become equal.
