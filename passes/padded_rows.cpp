@@ -168,9 +168,21 @@ class Finder {
     for (size_t i = 0; i < ir::first_loaded(op); ++i) {
       if (op.operands[i] == v && !is_row_operand(op, i)) return false;
     }
+    if (attends(o)) return score_reads_rows(o, v);
     const Indices own = ir::indices_of(g_, op.results[0]);
-    return all_loads(o, v,
-                     [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
+    return all_loads(o, v, [&](ExprRef load, ExprRef) { return is_at_rows(load, own); });
+  }
+
+  // A score may read what belongs to its query or to its key, which are real tokens.
+  bool score_reads_rows(OpId o, ValueId v) const {
+    const auto* attrs = std::get_if<ir::AttentionAttrs>(&g_.op(o).attrs);
+    ExprRef b = g_.pool().index(ir::kBatch, rows_.batch),
+            i = g_.pool().index(ir::kQuery, rows_.length),
+            j = g_.pool().index(ir::kKey, rows_.length);
+    return all_loads(o, v, [&](ExprRef load, ExprRef body) {
+      return attrs && body == attrs->score && load->args[0] == b &&
+             (load->args[1] == i || load->args[1] == j);
+    });
   }
 
   // Is made of inputs by whole numbers alone, as a count of the mask is.

@@ -136,11 +136,26 @@ class Packer {
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies)
-      free.push_back(body == visible ? key_condition(g_, o).rest : ir::free_expr(g_, o, *body, {}));
+      free.push_back(body == visible ? key_condition(g_, o).rest
+                                     : of_real_tokens(ir::free_expr(g_, o, *body, {})));
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
     const ValueId y = old.results[0];
     stands_for(y, g_.add(op.kind, operands, op.attrs, packed_type(y), name_of(y), old.origin));
+  }
+
+  // A score, whose query and key are real tokens: `row` has a row for each, and a flag, which is
+  // looked at for every pair of tokens, has nothing to say.
+  ExprRef of_real_tokens(ExprRef free) {
+    return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
+      const auto v = loaded(n);
+      if (!v || !rows_.packed.count(v->value)) return nullptr;
+      Indices at = n->args;
+      ExprRef row = ir::load_of(g_, pack_.row, {at[0], at[1]}), one = g_.pool().integer(1);
+      at[0] = g_.pool().integer(0);
+      at[1] = ir::max(g_.pool().integer(0), ir::min(row, ir::sub(pack_.total, one)));
+      return ir::load_of(g_, packed_.at(v->value), std::move(at));
+    });
   }
 
   // The attributes but for `visible`, which is returned.

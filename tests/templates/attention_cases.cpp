@@ -381,7 +381,19 @@ std::vector<Case> attention_cases() {
   cases.push_back(make_packed(
       "window",
       "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => i <= j + 5 and j <= i + 3, window_left = 5, window_right = 3"));
+  // A score that reads what belongs to its query and to its key, row by row.
+  const std::string of_rows =
+      "causal = false, score = (s,b,h,i,j) => s * 0.25 + %h[0,bounded(%row[b,i], T, 0),h] - %h[0,bounded(%row[b,j], T, 0),min(7, max(0, i - j + 3))], visible = none";
+  for (const auto& [name, live] :
+       {std::pair{"rows", 1.0}, {"all_rows", 0.0}, {"rare_rows", 20.0}}) {
+    cases.push_back(make_packed(fmt::format("reads_{}", name), of_rows, ", %row, %h", live));
+  }
   add_warpgroups(cases);
+  for (const auto& [name, live] :
+       {std::pair{"rows", 1.0}, {"all_rows", 0.0}, {"rare_rows", 20.0}}) {
+    cases.push_back(
+        make_packed(fmt::format("wide_reads_{}", name), of_rows, ", %row, %h", live, 64));
+  }
   cases.push_back(make_packed("wide", open, "", 1, 64));
   cases.push_back(make_packed("wide_rare_rows", open, "", 20, 64));
   cases.push_back(make_packed("wide_infinite", open, "", 1, 64, "2.0 / f32(1 - %seq[j])"));
