@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an integer expression may be on a machine of 64 bits: the bounds of its value, and whether a
-// sum of products means what it says or may wrap. Every proof stands on these. Internal to ir/ and
-// to what prints expressions.
+// sum of products means what it says or may wrap. Every proof stands on these. Internal to ir/,
+// to what prints expressions and to passes that store an integer.
 #pragma once
 
 #include <cstdint>

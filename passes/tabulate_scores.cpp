@@ -5,8 +5,9 @@
 //   after:  %t = pointwise(@w) {body = (h,k) => @w[i64(log(f32(abs(S - k - 1)))),h]} : f32[H,2*S - 1]
 //           %a = attention(.., %t) {score = (s,b,h,i,j) => s + %t[h,S + j - i - 1], ..}
 // The relative position bias of T5 is one. Layers that add the same have one table, of f32 whatever
-// the precision is. Requires: the part is f32, reads neither the sum nor the batch, and with i + d
-// in the place of j no i is left in it. Its loads exist for every distance, by the verifier's rules
+// the precision is. So have integers of 32 bits, above all the index of DeBERTa's products.
+// Requires: the part is f32, or an integer of known range for all heads that raises no flag; it reads neither the sum
+// nor the batch, and with i + d in the place of j no i is left in it. Its loads exist for every distance, by the verifier's rules
 // for the body of the table. There is a costly function in it: arithmetic and a load take no longer
 // than the load of a table. Keys are no pages and there is no past: a step has one query, for which
 // the table is as long as its row.
@@ -14,6 +15,7 @@
 #include <map>
 
 #include "ir/ir.h"
+#include "ir/range.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -29,14 +31,14 @@ class Tabulator {
     const auto extents = ir::attention_extents(g_, op);
     queries_ = extents[ir::kQuery], keys_ = extents[ir::kKey], heads_ = extents[ir::kHead];
     name_ = g_.value(op.results[0]).name, origin_ = op.origin;
-    elements_.clear();
     ExprRef score = ir::free_expr(g_, o, op.as<ir::AttentionAttrs>().score, {});
-    look(score);
-    const auto of_table = [&](ExprRef part) {
-      const auto it = elements_.find(part);
-      return it == elements_.end() ? nullptr : it->second;
-    };
-    ExprRef rewritten = ir::rewrite(score, of_table);
+    integers_ = true;
+    ExprRef rewritten = with_tables(score);
+    if (!ir::body_problem(g_, rewritten, extents, true)
+             .empty()) {  // a place of a table may lie outside
+      integers_ = false;
+      rewritten = with_tables(score);
+    }
     if (rewritten == score) return false;
     replace(o, op, rewritten);
     return true;
@@ -44,6 +46,15 @@ class Tabulator {
 
  private:
   ExprPool& pool() const { return g_.pool(); }
+
+  ExprRef with_tables(ExprRef score) {
+    elements_.clear();
+    look(score);
+    return ir::rewrite(score, [&](ExprRef part) {
+      const auto it = elements_.find(part);
+      return it == elements_.end() ? nullptr : it->second;
+    });
+  }
 
   // The largest parts that have a table.
   void look(ExprRef part) {
@@ -57,8 +68,13 @@ class Tabulator {
 
   // The load of its table; null if there is none.
   ExprRef tabulated(ExprRef part) {
-    if (part->type != Scalar::f32 || !costs(part)) return nullptr;
+    const bool integer = part->type == Scalar::i64;
+    if ((part->type != Scalar::f32 && !integer) || !costs(part)) return nullptr;
     if (ir::uses_index(part, ir::kBatch)) return nullptr;  // cost: body_problem() tells that
+    const ir::Interval range = ir::range_of(part);
+    if (integer && (!integers_ || ir::uses_index(part, ir::kHead) || raises_flags(part) ||
+                    !range.inside(INT32_MIN, INT32_MAX)))
+      return nullptr;
     ExprRef last = ir::sub(queries_, pool().integer(1)),
             count = ir::add(keys_, last);  // of distances: j - i from 1 - queries to keys - 1
     const bool by_head = ir::uses_index(part, ir::kHead);
@@ -74,10 +90,24 @@ class Tabulator {
       if (!ir::body_problem(g_, of_distance, {heads, count}).empty())
         return nullptr;  // cost: the verifier would undo the pass
       const ir::Captured c = ir::capture(of_distance);
-      tables_[of_distance] = g_.add_pointwise(c.operands, c.body, {DType::f32, {heads, count}},
-                                              name_ + ".bias", origin_);
+      tables_[of_distance] =
+          g_.add_pointwise(c.operands, c.body, {integer ? DType::i32 : DType::f32, {heads, count}},
+                           name_ + (integer ? ".place" : ".bias"), origin_);
     }
-    return ir::load_of(g_, tables_.at(of_distance), {h, ir::add(ir::sub(j, i), last)});
+    ExprRef element = ir::load_of(g_, tables_.at(of_distance), {h, ir::add(ir::sub(j, i), last)});
+    return integer ? within(element, range) : element;
+  }
+
+  // What a table says is a place in a tensor still.
+  ExprRef within(ExprRef element, const ir::Interval& range) const {
+    return ir::max(pool().integer(range.lo), ir::min(pool().integer(range.hi), element));
+  }
+
+  // A flag speaks of pairs of tokens, and not every distance may have one.
+  static bool raises_flags(ExprRef part) {
+    bool found = false;
+    ir::for_each_node(part, [&](ExprRef n) { found |= n->kind == ExprKind::bounded; });
+    return found;
   }
 
   // Has a function that takes longer than a load. What has the sum in it is no body of a table.
@@ -107,6 +137,7 @@ class Tabulator {
   }
 
   Graph& g_;
+  bool integers_ = true;  // have tables too
   ExprRef queries_ = nullptr, keys_ = nullptr, heads_ = nullptr;
   std::string name_, origin_;
   std::map<ExprRef, ValueId> tables_;
