@@ -10,10 +10,12 @@
 //   after:  %m' = matmul(%q, %p) {alpha = 1.0, heads = 4, ..} : f32[B,S,128]
 //           %y = attention(%q, %k, %v, %m') {score = (s,b,h,i,j) => s + %m'[b,i,32*h + ..], ..}
 // So [B,4,S,16] times [1,4,16,32]. Requires: heads are a number, and more than one; the second
-// factor, with its elementwise producers inlined, names no sequence; the product has no epilogue, is
+// factor, with its elementwise producers inlined, names heads and no sequence; the product has no epilogue, is
 // no output, and is read by expressions alone. Runs after: fuse-pointwise, which makes each factor
-// one expression. What all readers divide the elements by becomes a part of alpha.
+// one expression. What all readers divide the elements by, a number from 1 to 1024, becomes a part
+// of alpha.
 #include <algorithm>
+#include <cmath>
 
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -23,6 +25,14 @@ namespace {
 
 // Indices of an element, behind those of a tensor of four axes.
 constexpr int64_t kSequence = 4, kHead = 5;
+constexpr int64_t kMostHeads = 1024;
+// What a quotient is stored as in 16 bits has room for it, as the product had, and fraction enough.
+constexpr double kLeastDivisor = 1, kMostDivisor = 1024;
+
+// The number that divides a size of one term, 4 of 4*B.
+int64_t factor_of(ExprRef size) {
+  return size->terms.size() == 1 && size->value == 0 ? size->terms[0].coefficient : 1;
+}
 
 class Joiner {
  public:
@@ -48,8 +58,7 @@ class Joiner {
     if (attributes_key(op_) != attributes_key(plain)) return false;
     const ir::Type &a = g_.value(op_.operands[0]).type, &y = g_.value(product_).type;
     return is_float(a.dtype) && std::max(size_of(a.dtype), size_of(y.dtype)) <= sizeof(float) &&
-           ir::as_int(a.dims.back()) && (y.rank() == 3 || y.rank() == 4) &&
-           dims(op_.operands[1]).size() == y.rank() &&
+           ir::as_int(a.dims.back()).value_or(0) > 0 && (y.rank() == 3 || y.rank() == 4) &&
            std::equal(a.dims.begin(), a.dims.end() - 2, y.dims.begin(), y.dims.end() - 2);
   }
 
@@ -84,19 +93,16 @@ class Joiner {
     const auto& y = dims(product_);
     if (y.size() == 4) return try_heads(ir::as_int(y[1]).value_or(1), y[0]);
     // 4 of 4*B; of a number any that divides it.
-    const auto all = ir::as_int(y[0]);
-    const int64_t most = all                                           ? *all
-                         : y[0]->terms.size() == 1 && y[0]->value == 0 ? y[0]->terms[0].coefficient
-                                                                       : 1;
-    for (int64_t heads = 2; heads <= most; ++heads) {
-      const auto batch = ir::exact_div(y[0], pool_.integer(heads));
-      if (batch && try_heads(heads, *batch)) return true;
+    const int64_t all = ir::as_int(y[0]).value_or(factor_of(y[0]));
+    for (int64_t heads = 2; heads <= std::min(all, kMostHeads); ++heads) {
+      if (all % heads != 0) continue;  // cost: sequences are whole
+      if (try_heads(heads, *ir::exact_div(y[0], pool_.integer(heads)))) return true;
     }
     return false;
   }
 
   bool try_heads(int64_t heads, ExprRef batch) {
-    if (heads < 2 || ir::is_int(batch, 1)) return false;
+    if (ir::is_int(batch, 1)) return false;
     heads_ = heads;
     batch_ = batch;
     const ValueId b = op_.operands[1];
@@ -106,7 +112,7 @@ class Joiner {
                          element(b, pool_.index(kSequence, batch),
                                  pool_.index(kHead, pool_.integer(heads)), row, column),
                          any);
-    return !ir::uses_index(second_, kSequence);
+    return !ir::uses_index(second_, kSequence) && ir::uses_index(second_, kHead);
   }
 
   // What every reader divides its elements by, a number: a part of alpha, for which no pair of tokens
@@ -123,7 +129,9 @@ class Joiner {
           for (ExprRef a : n->args) loads += loaded(a) == product_;
           if (n->kind != ExprKind::fdiv || loaded(n->args[0]) != product_) return;
           const auto by = ir::as_real(n->args[1]);
-          if (!by || *by == 0 || (common && common != n->args[1])) return;
+          if (!by || std::abs(*by) < kLeastDivisor || std::abs(*by) > kMostDivisor ||
+              (common && common != n->args[1]))
+            return;
           common = n->args[1];
           ++divided;
         });

@@ -85,16 +85,16 @@ class Tabulator {
         ir::substitute_indices(part, {nullptr, pool().index(0, heads_), nullptr,
                                       ir::add(i, ir::sub(pool().index(1, count), last))});
     if (ir::uses_index(of_distance, ir::kQuery)) return nullptr;  // cost: and that
-    const auto known = tables_.find(of_distance);
-    if (known == tables_.end()) {
+    const std::pair key{of_distance, count};  // what has no distance in it may be of any length
+    if (tables_.count(key) == 0) {
       if (!ir::body_problem(g_, of_distance, {heads, count}).empty())
         return nullptr;  // cost: the verifier would undo the pass
       const ir::Captured c = ir::capture(of_distance);
-      tables_[of_distance] =
+      tables_[key] =
           g_.add_pointwise(c.operands, c.body, {integer ? DType::i32 : DType::f32, {heads, count}},
                            name_ + (integer ? ".place" : ".bias"), origin_);
     }
-    ExprRef element = ir::load_of(g_, tables_.at(of_distance), {h, ir::add(ir::sub(j, i), last)});
+    ExprRef element = ir::load_of(g_, tables_.at(key), {h, ir::add(ir::sub(j, i), last)});
     return integer ? within(element, range) : element;
   }
 
@@ -140,7 +140,7 @@ class Tabulator {
   bool integers_ = true;  // have tables too
   ExprRef queries_ = nullptr, keys_ = nullptr, heads_ = nullptr;
   std::string name_, origin_;
-  std::map<ExprRef, ValueId> tables_;
+  std::map<std::pair<ExprRef, ExprRef>, ValueId> tables_;  // by body and length
   std::map<ExprRef, ExprRef> elements_;  // what stands in the place of a part; null: it stays
 };
 
