@@ -10,9 +10,9 @@
 //   after:  %m' = matmul(%q, %p) {alpha = 1.0, heads = 4, ..} : f32[B,S,128]
 //           %y = attention(%q, %k, %v, %m') {score = (s,b,h,i,j) => s + %m'[b,i,32*h + ..], ..}
 // So [B,4,S,16] times [1,4,16,32]. Requires: heads are a number, and more than one; the second
-// factor, with its elementwise producers inlined, names heads and no sequence; the product has no epilogue, is
-// no output, and is read by expressions alone. Runs after: fuse-pointwise, which makes each factor
-// one expression. What all readers divide the elements by, a number from 1 to 1024, becomes a part
+// factor, with its elementwise producers inlined, names heads and no sequence; the product has no
+// epilogue, is no output, and is read by expressions alone. Runs after: fuse-pointwise, which makes
+// each factor one expression. What all readers divide the elements by, a number from 1 to 1024, becomes a part
 // of alpha.
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,8 @@ namespace {
 // Indices of an element, behind those of a tensor of four axes.
 constexpr int64_t kSequence = 4, kHead = 5;
 constexpr int64_t kMostHeads = 1024;
-// What a quotient is stored as in 16 bits has room for it, as the product had, and fraction enough.
+// In 16 bits a quotient has room where the product had. Of sums below 0.07 f16 may keep less of the
+// fraction, with the largest divisor.
 constexpr double kLeastDivisor = 1, kMostDivisor = 1024;
 
 // The number that divides a size of one term, 4 of 4*B.
