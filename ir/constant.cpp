@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 
+#include "ir/computed.h"
 #include "ir/raw_elements.h"
 
 namespace tfcc::ir {
@@ -111,10 +112,20 @@ Constant concat_constants(std::vector<Constant> parts, int64_t axis) {
   return c;
 }
 
+Constant constant_of(std::shared_ptr<const ComputedConstant> computed) {
+  Constant c;
+  c.source = Constant::Source::graph;
+  c.dtype = computed->type().dtype;
+  for (ExprRef d : computed->type().dims) c.dims.push_back(*as_int(d));
+  c.computed = std::move(computed);
+  return c;
+}
+
 std::string recipe_key(const Constant& c, size_t most_compared) {
-  std::string key = fmt::format(
-      "{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
-      static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed, c.axis);
+  std::string key =
+      fmt::format("{}:{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
+                  static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed,
+                  c.axis, static_cast<const void*>(c.computed.get()));
   for (int64_t d : c.dims) key += fmt::format(",{}", d);
   for (const Constant& part : c.parts) key += fmt::format("({})", recipe_key(part, most_compared));
   for (const ConstantStep& s : c.steps) {

@@ -33,9 +33,11 @@ struct ConstantStep {
   DType dtype = DType::f32;  // cast, add: the new type
 };
 
+class ComputedConstant;
+
 /// A constant tensor: a source and the steps that follow.
 struct Constant {
-  enum class Source { bytes, file, random, concat } source = Source::bytes;
+  enum class Source { bytes, file, random, concat, graph } source = Source::bytes;
   DType dtype = DType::f32;                             // of the source
   std::vector<int64_t> dims;                            // of the source
   std::shared_ptr<const std::vector<std::byte>> bytes;  // Source::bytes, little-endian, row-major
@@ -44,6 +46,7 @@ struct Constant {
   uint64_t seed = 0;                                    // Source::random: normal, deviation 0.02
   int64_t axis = 0;             // Source::concat: where parts follow each other
   std::vector<Constant> parts;  // Source::concat: recipes of one type
+  std::shared_ptr<const ComputedConstant> computed;  // Source::graph: ir/computed.h
   std::vector<ConstantStep> steps;
 
   /// Type and dims after all steps.
@@ -58,6 +61,9 @@ Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector
 /// Constants of one type joined along an axis. Needs: at least one part, equal dtypes and dims but
 /// for the axis.
 Constant concat_constants(std::vector<Constant> parts, int64_t axis);
+
+/// A constant of the type of this output.
+Constant constant_of(std::shared_ptr<const ComputedConstant> computed);
 
 /// A text that two recipes share only if they give the same bytes: what their sources and steps
 /// are. Bytes of more than `most_compared` are the same if they are one object.
@@ -80,7 +86,7 @@ class ConstantBytes {
 };
 
 /// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too
-/// short.
+/// short; those of eval().
 Result<ConstantBytes> read_constant(const Constant& c);
 /// Gives the memory that read_constant() brought in from files on disk back to the system; it comes
 /// in again where it is read again.

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <new>
 
-#include "ir/constant.h"
+#include "ir/computed.h"
 #include "ir/raw_elements.h"
 
 namespace tfcc::ir {
@@ -191,6 +191,10 @@ Result<ConstantBytes> concat_bytes(const Constant& c) {
 
 Result<ConstantBytes> source_bytes(const Constant& c) {
   if (c.source == Constant::Source::concat) return concat_bytes(c);
+  if (c.source == Constant::Source::graph) {
+    TFCC_TRY(const auto bytes, c.computed->bytes());
+    return ConstantBytes::of(bytes);
+  }
   const uint64_t size = static_cast<uint64_t>(c.element_count()) * size_of(c.dtype);
   if (c.source == Constant::Source::bytes) {
     TFCC_CHECK(c.bytes != nullptr && c.bytes->size() == size);

@@ -488,7 +488,7 @@ ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<Ex
                          int64_t largest) {
   Values v{c.result_dtype(), c.result_dims(), {}, c.element_count()};
   if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > largest) return nullptr;
-  if (c.source == Constant::Source::random || c.source == Constant::Source::concat) return nullptr;
+  if (c.source != Constant::Source::bytes && c.source != Constant::Source::file) return nullptr;
   auto bytes = materialize(c);
   if (!bytes) return nullptr;
   v.bytes = *std::move(bytes);

@@ -17,14 +17,15 @@ namespace {
 
 class GraphParser : WordParser {
  public:
-  explicit GraphParser(Lexer& lexer) : WordParser(lexer) {}
+  GraphParser(Lexer& lexer, ConstantSources& sources) : WordParser(lexer), sources_(sources) {}
 
   Result<Graph> run() {
     TFCC_TRY_VOID(header());
     while (!lexer_.is("return")) TFCC_TRY_VOID(line());
     TFCC_TRY_VOID(outputs());
     TFCC_TRY_VOID(lexer_.expect("}"));
-    if (lexer_.peek().kind != TokenKind::end) return unexpected("the end of the text");
+    if (!sources_.inside && lexer_.peek().kind != TokenKind::end)
+      return unexpected("the end of the text");
     return std::move(graph_);
   }
 
@@ -249,7 +250,7 @@ class GraphParser : WordParser {
     TFCC_TRY(DType declared, dtype());
     TFCC_TRY(std::vector<int64_t> dims, integers("[", "]"));
     TFCC_TRY_VOID(lexer_.expect("="));
-    TFCC_TRY(Constant c, parse_constant(lexer_, declared, dims, files_));
+    TFCC_TRY(Constant c, parse_constant(lexer_, declared, dims, sources_));
     graph_.add_constant(std::move(name), std::move(c));
     return {};
   }
@@ -483,14 +484,22 @@ class GraphParser : WordParser {
 
   Graph graph_;
   std::vector<std::pair<std::string, SymbolRange>> ranges_;
-  SourceFiles files_;
+  ConstantSources& sources_;
 };
 
 }  // namespace
 
 Result<Graph> parse(std::string_view text, const std::string& name) {
   TFCC_TRY(Lexer lexer, Lexer::split(text, name));
-  return GraphParser(lexer).run();
+  ConstantSources sources;
+  return GraphParser(lexer, sources).run();
+}
+
+Result<Graph> parse_inner_graph(Lexer& lexer, ConstantSources& sources) {
+  sources.inside = true;
+  Result<Graph> graph = GraphParser(lexer, sources).run();
+  sources.inside = false;
+  return graph;
 }
 
 }  // namespace tfcc::ir

@@ -2,6 +2,7 @@
 // Constants of .tfir: sources (elements, base64, file, random) and the steps after them.
 #include <algorithm>
 
+#include "ir/computed.h"
 #include "ir/parse_words.h"
 
 namespace tfcc::ir {
@@ -39,7 +40,7 @@ std::optional<int64_t> count_of(const std::vector<int64_t>& dims) {
 
 class ConstantParser : WordParser {
  public:
-  ConstantParser(Lexer& lexer, SourceFiles& files) : WordParser(lexer), files_(files) {}
+  ConstantParser(Lexer& lexer, ConstantSources& sources) : WordParser(lexer), sources_(sources) {}
 
   Result<Constant> run(DType declared, const std::vector<int64_t>& dims) {
     Constant c;
@@ -79,11 +80,13 @@ class ConstantParser : WordParser {
   }
 
   Result<void> own_source(Constant& c) {
-    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random") && !lexer_.is("concat"))
+    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random") && !lexer_.is("concat") &&
+        !lexer_.is("graph"))
       TFCC_TRY_VOID(source_type(c));
     const auto count = count_of(c.dims);
     if (!count) return lexer_.error_before("the dims of the constant are too large");
     if (lexer_.accept("concat")) return concat_source(c);
+    if (lexer_.is("graph")) return graph_source(c);
     if (lexer_.accept("random")) {
       c.source = Constant::Source::random;
       TFCC_TRY_VOID(lexer_.expect("("));
@@ -108,6 +111,18 @@ class ConstantParser : WordParser {
     return {};
   }
 
+  Result<void> graph_source(Constant& c) {
+    if (sources_.inside) return lexer_.error("a graph within the graph of a constant");
+    TFCC_TRY(Graph graph, parse_inner_graph(lexer_, sources_));
+    if (const std::string problem = ComputedConstant::problem(graph); !problem.empty())
+      return lexer_.error_before("the graph of a constant " + problem);
+    Constant made = constant_of(std::make_shared<const ComputedConstant>(std::move(graph)));
+    if (made.dtype != c.dtype || made.dims != c.dims)
+      return lexer_.error_before("the graph does not make the constant");
+    c = std::move(made);
+    return {};
+  }
+
   Result<void> concat_source(Constant& c) {
     TFCC_TRY_VOID(lexer_.expect("("));
     TFCC_TRY(const int64_t axis, integer("an axis"));
@@ -116,7 +131,7 @@ class ConstantParser : WordParser {
       TFCC_TRY(const DType t, dtype());
       TFCC_TRY(const std::vector<int64_t> dims, integers("[", "]"));
       if (!count_of(dims)) return lexer_.error_before("the dims of the constant are too large");
-      TFCC_TRY(Constant part, parse_constant(lexer_, t, dims, files_));
+      TFCC_TRY(Constant part, parse_constant(lexer_, t, dims, sources_));
       std::vector<int64_t> expected = c.dims;
       const bool fits =
           axis >= 0 && axis < static_cast<int64_t>(dims.size()) && dims.size() == expected.size();
@@ -198,7 +213,7 @@ class ConstantParser : WordParser {
   /// One mapping per name; a file that is not there keeps its name, and materialize says so if its
   /// bytes are wanted.
   std::shared_ptr<const SourceFile> source_file(const std::string& path) {
-    auto& file = files_[path];
+    auto& file = sources_.files[path];
     if (file) return file;
     if (auto mapped = map_source_file(path)) return file = *mapped;
     auto named = std::make_shared<SourceFile>();
@@ -206,14 +221,14 @@ class ConstantParser : WordParser {
     return file = named;
   }
 
-  SourceFiles& files_;
+  ConstantSources& sources_;
 };
 
 }  // namespace
 
 Result<Constant> parse_constant(Lexer& lexer, DType dtype, const std::vector<int64_t>& dims,
-                                SourceFiles& files) {
-  return ConstantParser(lexer, files).run(dtype, dims);
+                                ConstantSources& sources) {
+  return ConstantParser(lexer, sources).run(dtype, dims);
 }
 
 }  // namespace tfcc::ir

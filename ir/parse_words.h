@@ -9,13 +9,17 @@
 #include <map>
 #include <memory>
 
-#include "ir/constant.h"
+#include "ir/graph.h"
 #include "ir/lexer.h"
 
 namespace tfcc::ir {
 
-/// Files that constants of one text point into, by name.
-using SourceFiles = std::map<std::string, std::shared_ptr<const SourceFile>>;
+/// Files that constants of one text point into, by name, and whether these stand in the graph of
+/// another constant.
+struct ConstantSources {
+  std::map<std::string, std::shared_ptr<const SourceFile>> files;
+  bool inside = false;
+};
 
 class WordParser {
  public:
@@ -50,6 +54,8 @@ class WordParser {
 
 /// Reads what follows "const @name : dtype[dims] =".
 Result<Constant> parse_constant(Lexer& lexer, DType dtype, const std::vector<int64_t>& dims,
-                                SourceFiles& files);
+                                ConstantSources& sources);
+/// Reads a graph that is the source of a constant.
+Result<Graph> parse_inner_graph(Lexer& lexer, ConstantSources& sources);
 
 }  // namespace tfcc::ir

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ir/computed.h"
 #include "ir/ir.h"
 #include "ir/lexer.h"
 #include "ir/signature.h"
@@ -52,6 +53,16 @@ std::string element_text(DType t, const std::byte* data, size_t i) {
 
 std::string constant_text(const Constant& c);
 
+/// Lines of a graph within a line of another one, without the end of the last.
+std::string indented(std::string_view text) {
+  std::string out;
+  for (char c : text.substr(0, text.size() - 1)) {
+    out += c;
+    if (c == '\n') out += "  ";
+  }
+  return out;
+}
+
 std::string source_text(const Constant& c) {
   if (c.source == Constant::Source::file) {
     return fmt::format("file({}, {}, {})", quote(c.file ? c.file->name : ""), source_type(c),
@@ -68,6 +79,7 @@ std::string source_text(const Constant& c) {
     return out + ")";
   }
   if (c.source == Constant::Source::random) return fmt::format("{}random({})", prefix, c.seed);
+  if (c.source == Constant::Source::graph) return prefix + indented(print(c.computed->graph()));
   if (c.element_count() > kMaxInlineElements)
     return fmt::format("{}base64(\"{}\")", prefix, base64(*c.bytes));
   std::string out = prefix + "[";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meaning and rules of each op; tools/make_operators.py makes ir/ops.md of the comments.
+#include "ir/computed.h"
 #include "ir/matmul.h"
 #include "ir/verify_rules.h"
 
@@ -7,14 +8,26 @@
 
 namespace tfcc::ir {
 
+static void check_computed(Rules r, const Constant& c) {
+  if (!r.require(c.computed != nullptr, "K3", "computes nothing")) return;
+  const std::string problem = ComputedConstant::problem(c.computed->graph());
+  if (!r.require(problem.empty(), "K3", "is computed by a graph that " + problem)) return;
+  const Constant made = constant_of(c.computed);
+  r.require(made.dtype == c.dtype && made.dims == c.dims, "K3", "is computed in another type");
+  for (const Violation& v : verify(c.computed->graph())) r.require(false, "K3", to_string(v));
+}
+
 /// A tensor known at compile time. Its recipe is a source and steps that apply in order. A source
-/// is bytes, a file, a random stream, or other constants joined along an axis. A step is a
-/// transpose, a cast, a reshape, or a number added to each integer.
+/// is bytes, a file, a random stream, other constants joined along an axis, or a graph. The output
+/// of a graph of constants is evaluated in float64 and rounded once. A step is a transpose, a cast,
+/// a reshape, or a number added to each integer.
 ///
 /// - **K1** No operand, one result.
 /// - **K2** The result has the type that the recipe gives.
 /// - **K3** A source of bytes has as many as its type needs. A file source names a file. A random
-///   source is real. Joined parts agree in type and in all dims but one.
+///   source is real. Joined parts agree in type and in all dims but one. A graph keeps all rules. It
+///   has one output, which is of the type of the source, and no inputs, symbols, checks, flags, or
+///   constants that are graphs.
 void check_constant(Rules r) {
   if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "K1",
                  "has one result and no operand"))
@@ -30,6 +43,7 @@ void check_constant(Rules r) {
       break;
     case Constant::Source::file: r.require(c.file != nullptr, "K3", "names no file"); break;
     case Constant::Source::concat: r.require(!c.parts.empty(), "K3", "joins nothing"); break;
+    case Constant::Source::graph: check_computed(r, c); break;
     case Constant::Source::random:
       r.require(is_float(c.dtype), "K3", "only reals can be random");
       break;

@@ -39,8 +39,7 @@ std::optional<std::vector<std::vector<std::byte>>> operand_bytes(const Graph& g,
   std::vector<std::vector<std::byte>> out;
   for (ValueId v : op.operands) {
     const ir::Constant* c = g.constant(v);
-    if (!c || c->source == ir::Constant::Source::random ||
-        c->source == ir::Constant::Source::concat)
+    if (!c || (c->source != ir::Constant::Source::bytes && c->source != ir::Constant::Source::file))
       return std::nullopt;
     if (!known_dims(g.value(v).type))
       return std::nullopt;  // cost: large operands of a small result

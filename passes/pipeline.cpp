@@ -49,6 +49,7 @@ const std::vector<std::string>& default_pipeline() {
       "fuse-epilogue",  // after the merging of products, which takes those with a bias alone
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+      "fold-products",   // after the fusions, which look for products of weights
       "remove-padding",  // last: all others know tokens as [B,S]
   };
   return kOrder;

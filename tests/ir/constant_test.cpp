@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constants: rounding to 16 bits against a search over all values, recipes, file sources and their
 // errors.
-#include "ir/constant.h"
+#include "ir/ir.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -189,6 +189,50 @@ TEST(Constant, AddsANumberToIntegersModuloTheirBits) {
   bytes = materialize(c);
   ASSERT_TRUE(bytes);
   EXPECT_EQ(reals_of(DType::i16, *bytes), (std::vector<double>{-129, -128, -1, 126}));
+}
+
+TEST(Constant, IsComputedByAGraphAndRoundedOnce) {
+  const auto g = parse(R"(graph @g() {
+  const @c : f16[3,2] = f32[2,3] graph @made() {
+    const @a : f32[2,2] = [1.0, 2.0, 3.0, 4.0]
+    const @b : f32[2,3] = [1.0, 0.5, 0.0, 0.25, 1e-08, 4096.0]
+    %p = matmul(@a, @b) {alpha = 1.0, trans_a = false, trans_b = false} : f32[2,3]
+    %q = pointwise(%p) {body = (i,j) => %p[i,j] - 1.0} : f32[2,3]
+    return made = %q
+  } |> transpose(1,0) |> cast(f16)
+  return c = @c
+})");
+  ASSERT_TRUE(g) << g.error().message;
+  EXPECT_TRUE(verify(*g).empty());
+  const Constant& c = *g->constant(g->outputs[0].value);
+  const auto bytes = materialize(c);
+  ASSERT_TRUE(bytes) << bytes.error().message;
+  // 0.5 + 2e-8 - 1 in float64, then to f32 and f16; 16384 is beyond no type.
+  const double want[] = {0.5, 3, -0.5, 0.5, 8191, 16383};
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_NEAR(read_real(DType::f16, bytes->data(), i), want[i], std::abs(want[i]) * 0x1p-11) << i;
+  Constant plain = c;
+  plain.steps.clear();
+  EXPECT_EQ(read_constant(plain)->span().data(), read_constant(plain)->span().data())
+      << "it is made once";
+  EXPECT_EQ(recipe_key(c), recipe_key(Constant(c)));
+  EXPECT_NE(recipe_key(c), recipe_key(plain));
+}
+
+TEST(Constant, OfAGraphWithoutItsFileSaysSo) {
+  const auto g = parse(R"(graph @g() {
+  const @c : f32[2] = graph @made() {
+    const @a : f32[2] = file("no such file.onnx", f32[2], 0)
+    %q = pointwise(@a) {body = (i) => @a[i] - 1.0} : f32[2]
+    return made = %q
+  }
+  return c = @c
+})");
+  ASSERT_TRUE(g) << g.error().message;
+  const auto bytes = materialize(*g->constant(g->outputs[0].value));
+  ASSERT_FALSE(bytes);
+  EXPECT_EQ(bytes.error().code, ErrorCode::io);
+  EXPECT_NE(bytes.error().message.find("no such file.onnx"), std::string::npos);
 }
 
 TEST(Constant, TransposesAnyRank) {

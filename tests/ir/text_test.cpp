@@ -30,6 +30,12 @@ constexpr const char* kCanonical =
   const @flags : bool[2] = [true, false]
   const @ints : i8[3] = [-128, 0, 127]
   const @none : f32[0] = []
+  const @made : f16[3,2] = f32[2,3] graph @"made of two"() {
+    const @a : f32[2,4] = random(1)
+    const @b : f32[4,3] = file("no such file.onnx", f32[4,3], 0)
+    %p = matmul(@a, @b) {alpha = 0.5, trans_a = false, trans_b = false} : f32[2,3]
+    return made = %p
+  } |> transpose(1,0) |> cast(f16)
   %h, %sum = norm(@one, @b, %m, %x, @b) {body = (i,j,k) => @b[k] + (%m[i,j,k] + %x[i,j,k]), eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
   %e, %esum = norm(@one, @b, @table, %input_ids) {body = (i,j,k) => @table[bounded(%input_ids[i,j], 4, 0),k] * 2.0, eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
   %ctx = attention(%h, %h, %h, %mask) {causal = false, heads = 4, key_padding = true, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => %mask[b,j] == 1} : f32[B,S,64]
@@ -174,6 +180,18 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("const @c : i8[1] = [200]"), "t.tfir:2: 200 does not fit i8");
   EXPECT_EQ(error("%y = softmax(%x : f32[4]"), "t.tfir:2: expected ',', found ':'");
   EXPECT_EQ(error("?"), "t.tfir:2: '?' has no meaning here");
+  const std::string inner = "graph @i() { const @a : f32[2] = random(1) ";
+  EXPECT_EQ(error("const @c : f32[3] = " + inner + "return c = @a }"),
+            "t.tfir:2: the graph does not make the constant");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner + "return }"),
+            "t.tfir:2: the graph of a constant has not one output");
+  EXPECT_EQ(error("const @c : f32[2] = graph @i(%a: f32[2]) { return c = %a }"),
+            "t.tfir:2: the graph of a constant reads what only a run has");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner + "flag 0 \"no\" return c = @a }"),
+            "t.tfir:2: the graph of a constant may refuse what it is given");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner + "const @d : f32[2] = " + inner +
+                  "return d = @a } return c = @d }"),
+            "t.tfir:2: a graph within the graph of a constant");
   EXPECT_EQ(error("flag 3 \"x\""), "t.tfir:2: flag 3 is out of order");
   EXPECT_EQ(error("check 1, \"x\""), "t.tfir:2: a check must be a condition");
 }

@@ -3,6 +3,7 @@
 // other pools, constants.
 #include <gtest/gtest.h>
 
+#include "ir/computed.h"
 #include "ir/ir.h"
 #include "tests/ir/violations.h"
 
@@ -150,6 +151,34 @@ TEST_F(VerifyGraph, Constants) {
   expect("K2");
   g.set_operands(g.value(c).def, {x});
   expect("K1");
+}
+
+TEST_F(VerifyGraph, ConstantsThatAGraphComputes) {
+  const auto graph_of = [](const std::string& text) {
+    Result<Graph> made = parse("graph @made() {\n" + text + "\n}");
+    EXPECT_TRUE(made) << made.error().message;
+    return std::make_shared<const ComputedConstant>(*std::move(made));
+  };
+  const auto two = graph_of("const @a : f32[2] = random(1) return c = @a");
+  const ValueId c = g.add_constant("c", constant_of(two));
+  EXPECT_EQ(all(verify(g)), "");
+  auto& constant = g.op(g.value(c).def).as<ConstantAttrs>().constant;
+  constant.computed = nullptr;
+  expect("K3");
+  constant.computed = graph_of("const @a : f32[3] = random(1) return c = @a");
+  expect("K3");
+  constant.computed = graph_of("const @a : f16[2] = random(1) return c = @a");
+  expect("K3");
+  constant.computed = graph_of("flag 0 \"no\" const @a : f32[2] = random(1) return c = @a");
+  expect("K3");
+  constant.computed = graph_of(
+      "const @a : f32[2] = random(1) %b = pointwise(@a) {body = (i) => @a[i + 1]} : f32[2] "
+      "return c = %b");
+  expect("K3");  // reads an element that is not there
+  Graph within = two->graph();
+  within.outputs[0].value = within.add_constant("inner", constant_of(two));
+  constant.computed = std::make_shared<const ComputedConstant>(std::move(within));
+  expect("K3");
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ void show(const compiler::Optimised& done, bool everything) {
       import.nodes, import.shape_nodes, import.shape_ops_left);
   for (const passes::PassReport& r : done.passes) {
     const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 ||
-                        r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0;
+                        r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0 ||
+                        r.pass.rfind("join-", 0) == 0 || r.pass == "fold-products";
     const std::vector<passes::Miss> misses = compiler::still_missed(r, done.graph);
     if (!fusion || (r.rewrites == 0 && misses.empty())) continue;
     std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
