@@ -125,7 +125,7 @@ std::string recipe_key(const Constant& c, size_t most_compared) {
   std::string key =
       fmt::format("{}:{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
                   static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed,
-                  c.axis, static_cast<const void*>(c.computed.get()));
+                  c.axis, c.computed ? c.computed->key() : std::string());
   for (int64_t d : c.dims) key += fmt::format(",{}", d);
   for (const Constant& part : c.parts) key += fmt::format("({})", recipe_key(part, most_compared));
   for (const ConstantStep& s : c.steps) {

@@ -40,10 +40,10 @@ Scalar scalar_of(DType t) {
   return t == DType::boolean ? Scalar::boolean : Scalar::i64;
 }
 
-Graph::Graph(std::string graph_name)
-    : name(std::move(graph_name)),
-      pool_(std::make_shared<ExprPool>()),
-      names_(std::make_shared<NameTable>()) {}
+Graph::Graph(std::string graph_name) : Graph(std::move(graph_name), std::make_shared<ExprPool>()) {}
+
+Graph::Graph(std::string graph_name, std::shared_ptr<ExprPool> pool)
+    : name(std::move(graph_name)), pool_(std::move(pool)), names_(std::make_shared<NameTable>()) {}
 
 const Op* Graph::def(ValueId v) const {
   const OpId o = value(v).def;

@@ -83,6 +83,8 @@ struct SizeCheck {
 class Graph {
  public:
   explicit Graph(std::string name = "main");
+  /// One whose expressions are another graph's, too.
+  Graph(std::string name, std::shared_ptr<ExprPool> pool);
   /// Copies share the pool; ids stay valid across a copy.
   Graph(const Graph&) = default;
   Graph(Graph&&) = default;

@@ -5,15 +5,19 @@
 //   before: const @p : f32[64,128], const @w : f32[128,256] = ..
 //           %t = matmul(@p, @w, @b) {epilogue = ..} : f32[64,256]
 //           %m = matmul(%x, %t) {trans_b = true, ..} : f32[B,S,64]
-//   after:  const @t.table : f32[64,256] = graph @t(..) { const @p .. %t = matmul(@p, @w, @b) .. }
+//   after:  const @t.table : f32[64,256] = graph @t() { const @p .. %t = matmul(@p, @w, @b) .. }
 //           %m = matmul(%x, @t.table) {trans_b = true, ..} : f32[B,S,64]
 // The recipe is the graph itself, which whoever reads the constant evaluates, in float64. Requires:
-// elementwise ops, reductions, norms, softmax and products alone, of known sizes, that raise no flag;
-// at most 16 MiB a table; and all together no more work than a compiler may take some seconds for.
-// Others stay: a table without a product is cheap to make, and may be much larger than what it is
-// made of. Runs after: all fusions, which look for products of weights.
+// elementwise ops, reductions, norms, softmax and products alone, of known sizes, that raise no flag
+// and name no number beyond those of f16; no more elements than the largest product has that it is
+// made of, 16 MiB a table and 256 MiB in all; and no more work than a compiler may take some seconds
+// for. What is no table itself may be made of one. Without a product it is cheap to make, and may be
+// much larger than its operands. Runs after: the fusions of the pipeline, which look for products of
+// weights.
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <set>
 
 #include "ir/computed.h"
 #include "ir/ir.h"
@@ -23,17 +27,27 @@
 namespace tfcc::passes {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{16} << 20;
-/// Multiplications of all tables. The evaluator does 2e9 a second and more.
-constexpr double kMostWork = 3e10;
+using ir::ComputedConstant;
 
-/// Whether an expression names a size of the run, or raises a flag.
+constexpr int64_t kMostBytes = int64_t{16} << 20, kMostBytesInAll = int64_t{256} << 20;
+/// Of all tables, as ComputedConstant::work() counts it.
+constexpr double kMostWork = 3e10;
+/// In a graph that is converted to f16 an op has larger ones kept in range; a constant has not.
+constexpr double kLargestHalf = 65504;
+
+bool is_finite_beyond_half(ExprRef e) {
+  const auto v = ir::as_real(e);
+  return v && std::isfinite(*v) && std::abs(*v) > kLargestHalf;
+}
+
+/// Whether an expression names a size of the run, raises a flag, or does not fit f16.
 bool needs_run(ir::Attrs attrs) {
   bool needs = false;
   const auto look = [&](ExprRef e) {
     if (e)
       ir::for_each_node(e, [&](ExprRef n) {
-        needs |= n->kind == ExprKind::symbol || n->kind == ExprKind::bounded;
+        needs |=
+            n->kind == ExprKind::symbol || n->kind == ExprKind::bounded || is_finite_beyond_half(n);
       });
   };
   const auto field = [&](std::string_view, auto& value) {
@@ -46,78 +60,146 @@ bool needs_run(ir::Attrs attrs) {
   return needs;
 }
 
+/// What an op needs of the compiler, with all that it is made of.
+struct Made {
+  double work = 0;
+  int64_t product = 0;  // elements of the largest product
+};
+
 class Folder {
  public:
-  explicit Folder(Graph& g) : g_(g) {}
+  explicit Folder(Graph& g) : g_(g), order_(g.order()) {}
 
   PassReport run() {
-    for (OpId o : g_.order()) look(o);
-    for (const auto& [v, work] : std::map(tables_)) {
-      if (work > 0 && read_by_others(ValueId{v})) fold(ValueId{v}, work);
+    for (OpId o : order_) look(o);
+    for (auto o = order_.rbegin(); !made_.empty() && o != order_.rend(); ++o) {
+      if (made_.contains(o->value)) decide(*o);
+    }
+    for (const auto& [v, constant] : tables_) {
+      g_.replace_uses(v, g_.add_constant(g_.value(v).name + ".table", constant));
+      ++report_.rewrites;
     }
     return std::move(report_);
   }
 
  private:
-  bool is_known(ValueId v) const { return g_.is_constant(v) || tables_.contains(v.value); }
-
-  std::optional<int64_t> elements(ValueId v) const {
-    return ir::as_int(ir::element_count(g_.pool(), g_.value(v).type.dims));
+  bool is_known(ValueId v) const {
+    const ir::Constant* c = g_.constant(v);
+    return c ? !ir::is_computed(*c) : made_.contains(g_.value(v).def.value);
   }
 
-  // Multiplications of the products that an op's results are made of, where they need no run.
   void look(OpId o) {
     const ir::Op& op = g_.op(o);
-    const bool serves = op.kind == OpKind::pointwise || op.kind == OpKind::reduce ||
-                        op.kind == OpKind::norm || op.kind == OpKind::softmax ||
-                        op.kind == OpKind::matmul;
-    const auto is_sized = [&](ValueId v) { return elements(v).has_value(); };
-    if (!serves || needs_run(op.attrs) || op.operands.empty() ||
-        !std::ranges::all_of(op.results, is_sized) ||
-        !std::ranges::all_of(op.operands, [&](ValueId v) { return is_known(v); }))
+    const auto has_elements = [&](ValueId v) {
+      return ComputedConstant::elements(g_.value(v).type).has_value();
+    };
+    if (!ComputedConstant::serves(op.kind) ||
+        !std::ranges::all_of(op.operands, [&](ValueId v) { return is_known(v); }) ||
+        !std::ranges::all_of(op.operands, has_elements) ||
+        !std::ranges::all_of(op.results, has_elements) || needs_run(op.attrs))
       return;
-    double work = 0;
-    for (ValueId v : op.operands) work += g_.is_constant(v) ? 0 : tables_.at(v.value);
-    if (op.kind == OpKind::matmul) {
-      const auto& a = g_.value(op.operands[0]).type.dims;
-      const bool trans_a = op.as<ir::MatmulAttrs>().trans_a;
-      work += static_cast<double>(*elements(op.results[0])) *
-              static_cast<double>(ir::as_int(a[a.size() - (trans_a ? 2 : 1)]).value_or(0));
+    Made made = {ComputedConstant::work(g_, op), 0};
+    for (ValueId v : op.operands) {
+      if (g_.is_constant(v)) continue;
+      const Made& of = made_.at(g_.value(v).def.value);
+      made.work += of.work, made.product = std::max(made.product, of.product);
     }
-    for (ValueId v : op.results) tables_[v.value] = work;
+    if (op.kind == OpKind::matmul)
+      made.product =
+          std::max(made.product, *ComputedConstant::elements(g_.value(op.results[0]).type));
+    made_[o.value] = made;
   }
 
-  // By ops of a run, and nobody outside.
-  bool read_by_others(ValueId v) const {
-    const auto& users = g_.value(v).users;
-    return !g_.is_output(v) && std::ranges::any_of(users, [&](OpId user) {
-      return !tables_.contains(g_.result(user).value);
-    });
+  // By ops of a run, or from outside.
+  bool is_read(ValueId v) const {
+    return g_.is_output(v) || std::ranges::any_of(g_.value(v).users, [&](OpId user) {
+             return !made_.contains(user.value);
+           });
   }
 
-  void fold(ValueId v, double work) {
+  // Readers have been decided. An op of which not all that is read becomes a table stays, and its
+  // operands are read by it.
+  void decide(OpId o) {
+    std::vector<ValueId> read;
+    for (ValueId v : g_.op(o).results) {
+      if (is_read(v)) read.push_back(v);
+    }
+    if (std::ranges::all_of(read, [&](ValueId v) { return may_be_table(v, made_.at(o.value)); })) {
+      for (ValueId v : read) add_table(v, made_.at(o.value));
+    } else {
+      made_.erase(o.value);
+    }
+  }
+
+  bool may_be_table(ValueId v, const Made& made) {
+    const int64_t count = *ComputedConstant::elements(g_.value(v).type);
+    if (g_.is_output(v) || count > made.product) return false;
+    const int64_t bytes = count * static_cast<int64_t>(size_of(g_.value(v).type.dtype));
+    if (bytes > kMostBytes || bytes_ + bytes > kMostBytesInAll)
+      return miss(v, "is a large constant");
+    if (work_ + made.work > kMostWork)
+      return miss(v, "takes long to compute");  // cost: of compiling
+    return true;
+  }
+
+  void add_table(ValueId v, const Made& made) {
     const ir::Value& value = g_.value(v);
-    if (*elements(v) * static_cast<int64_t>(size_of(value.type.dtype)) > kMostBytes)
-      return miss(v, "is a constant of more than 16 MiB");
-    if (work_ + work > kMostWork) return miss(v, "takes long to compute");
-    Graph made = g_;
-    made.name = value.name;
-    made.outputs = {{value.name, v}};
-    made.set_inputs({});
-    made.symbols.clear(), made.checks.clear(), made.flags.clear();
-    made.clean();
-    work_ += work;
-    auto computed = std::make_shared<const ir::ComputedConstant>(std::move(made));
-    g_.replace_uses(v, g_.add_constant(value.name + ".table", ir::constant_of(computed)));
-    ++report_.rewrites;
+    Graph graph(value.name, g_.pool_ptr());
+    const ValueId copy = copied(graph, v);
+    graph.outputs = {{value.name, copy}};
+    graph.clean();
+    work_ += made.work;
+    bytes_ +=
+        *ComputedConstant::elements(value.type) * static_cast<int64_t>(size_of(value.type.dtype));
+    tables_.emplace_back(
+        v, ir::constant_of(std::make_shared<const ComputedConstant>(std::move(graph))));
   }
 
-  void miss(ValueId v, const char* why) { report_.misses.push_back({g_.value(v).name, why}); }
+  // All that the value is made of, in another graph: itself there.
+  ValueId copied(Graph& to, ValueId v) const {
+    std::set<uint32_t> needed = {g_.value(v).def.value};
+    std::map<uint32_t, ValueId> copies;
+    for (auto o = order_.rbegin(); o != order_.rend(); ++o) {
+      if (!needed.contains(o->value)) continue;  // cost: clean() drops it
+      for (ValueId x : g_.op(*o).operands) needed.insert(g_.value(x).def.value);
+    }
+    for (OpId o : order_) {
+      if (needed.contains(o.value)) copy_op(to, copies, g_.op(o));
+    }
+    return copies.at(v.value);
+  }
+
+  void copy_op(Graph& to, std::map<uint32_t, ValueId>& copies, const ir::Op& op) const {
+    if (op.kind == OpKind::constant) {
+      copies[op.results[0].value] =
+          to.add_constant(g_.value(op.results[0]).name, op.as<ir::ConstantAttrs>().constant);
+      return;
+    }
+    std::vector<ValueId> operands;
+    for (ValueId x : op.operands) operands.push_back(copies.at(x.value));
+    std::vector<ir::Type> types;
+    std::vector<std::string> names;
+    for (ValueId r : op.results) {
+      types.push_back(g_.value(r).type);
+      names.push_back(g_.value(r).name);
+    }
+    const OpId made = to.add_op(op.kind, std::move(operands), op.attrs, std::move(types),
+                                std::move(names), op.origin);
+    for (size_t i = 0; i < op.results.size(); ++i) copies[op.results[i].value] = to.result(made, i);
+  }
+
+  bool miss(ValueId v, const char* why) {
+    report_.misses.push_back({g_.value(v).name, why});
+    return false;
+  }
 
   Graph& g_;
+  const std::vector<OpId> order_;
   PassReport report_;
-  std::map<uint32_t, double> tables_;  // by value: what needs no run
+  std::map<uint32_t, Made> made_;  // by op: what needs no run
+  std::vector<std::pair<ValueId, ir::Constant>> tables_;
   double work_ = 0;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace

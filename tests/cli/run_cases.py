@@ -173,6 +173,11 @@ def make_fixtures(binary, folder, environment):
     (folder / "wrong_prompts.txt").write_text("5,6\n5,600\n")
     shutil.copytree(MODELS / "bert-external", folder / "external", ignore=shutil.ignore_patterns("cases"))
     (folder / "external" / "folder").mkdir(exist_ok=True)
+    weight = 'f32[8,16] file("model.onnx.data", f32[8,16], {})'.format
+    (folder / "external" / "table.tfir").write_text(
+        f"graph @main(%x: f32[B,16]) symbols(B = x.0 in 1..) {{\n  const @j : f32[16,16] = concat(0, {weight(0)}, {weight(512)})\n  const @t : f32[16,16] = graph @t() {{\n    const @a : {weight(0).replace(' ', ' = ', 1)}\n    const @b : {weight(512).replace(' ', ' = ', 1)}\n"
+        "    %t = matmul(@a, @b) {alpha = 1.0, trans_a = true, trans_b = false} : f32[16,16]\n    return t = %t\n  }\n"
+        "  %y = pointwise(%x, @t, @j) {body = (i,j) => %x[i,j] + @t[3,j] + @j[5,j]} : f32[B,16]\n  return y = %y\n}\n")
     (folder / "bert_symlink.onnx").symlink_to("bert.onnx")
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()

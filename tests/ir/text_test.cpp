@@ -192,6 +192,22 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("const @c : f32[2] = " + inner + "const @d : f32[2] = " + inner +
                   "return d = @a } return c = @d }"),
             "t.tfir:2: a graph within the graph of a constant");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner +
+                  "%s = cumsum(@a) {axis = 0, exclusive = false, reverse = false} : f32[2] "
+                  "return c = %s }"),
+            "t.tfir:2: the graph of a constant has an op cumsum");
+  const std::string many = "%m = pointwise(@a) {body = (i,j) => @a[0]} : f32[65536,65536] ",
+                    huge =
+                        "%h = pointwise(@a) {body = (i,j) => @a[0]} : f32[4294967296,4294967296] ",
+                    first = "%f = pointwise(@a) {body = (i) => @a[0]} : f32[2] return c = %f }";
+  for (const std::string& value : {many, huge})
+    EXPECT_EQ(error("const @c : f32[2] = " + inner + value + first),
+              "t.tfir:2: the graph of a constant has a value of unknown size, or of too many "
+              "elements");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner +
+                  "%r = reduce(@a) {body = (i,j,k) => @a[i], extents = [1000000,1000000], kind = "
+                  "sum} : f32[2] return c = %r }"),
+            "t.tfir:2: the graph of a constant takes minutes to compute");
   EXPECT_EQ(error("flag 3 \"x\""), "t.tfir:2: flag 3 is out of order");
   EXPECT_EQ(error("check 1, \"x\""), "t.tfir:2: a check must be a condition");
 }

@@ -175,8 +175,15 @@ TEST_F(VerifyGraph, ConstantsThatAGraphComputes) {
       "const @a : f32[2] = random(1) %b = pointwise(@a) {body = (i) => @a[i + 1]} : f32[2] "
       "return c = %b");
   expect("K3");  // reads an element that is not there
+  constant = concat_constants({constant_of(two), constant_of(two)}, 0);
+  g.set_type(c, {DType::f32, {g.pool().integer(4)}});
+  EXPECT_EQ(all(verify(g)), "") << "computed parts may be joined";
+  constant.parts[1].computed = nullptr;
+  expect("K3");
+  constant = constant_of(two);
+  g.set_type(c, {DType::f32, {g.pool().integer(2)}});
   Graph within = two->graph();
-  within.outputs[0].value = within.add_constant("inner", constant_of(two));
+  within.outputs[0].value = within.add_constant("inner", concat_constants({constant_of(two)}, 0));
   constant.computed = std::make_shared<const ComputedConstant>(std::move(within));
   expect("K3");
 }

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 
 #include "codegen/compile.h"
 #include "frontend/import/input_roles.h"
 #include "frontend/import/size_roles.h"
+#include "ir/computed.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
 #include "tools/support/npy.h"
@@ -23,19 +25,50 @@ namespace {
 namespace fs = std::filesystem;
 using tools::Files, tools::usage_error;
 using FileRef = std::shared_ptr<const ir::SourceFile>;
+using Computed = std::shared_ptr<const ir::ComputedConstant>;
 
-// Calls f for the file of each constant that has one; what it returns takes the place.
-template <class F> void for_each_file(ir::Graph& graph, F f) {
-  std::map<std::string, FileRef> made;
-  for (ir::OpId o : graph.order()) {
-    if (graph.op(o).kind != ir::OpKind::constant) continue;
-    FileRef& file = graph.op(o).as<ir::ConstantAttrs>().constant.file;
-    if (!file) continue;
-    FileRef& once = made[file->name];
-    if (!once) once = f(file);
-    file = once;
+// Puts what f returns of it in the place of each file that constants come from, also those that are
+// joined or computed; once for each name.
+class FileReplacer {
+ public:
+  explicit FileReplacer(std::function<FileRef(const FileRef&)> f) : f_(std::move(f)) {}
+
+  void run(ir::Graph& graph) {
+    for (ir::OpId o : graph.order()) {
+      if (graph.op(o).kind == ir::OpKind::constant)
+        run(graph.op(o).as<ir::ConstantAttrs>().constant);
+    }
   }
-}
+
+ private:
+  void run(ir::Constant& c) {
+    for (ir::Constant& part : c.parts) run(part);
+    if (c.file) c.file = replaced(c.file);
+    if (c.computed) c.computed = replaced(c.computed);
+  }
+
+  FileRef replaced(const FileRef& file) {
+    FileRef& once = files_[file->name];
+    if (!once) once = f_(file);
+    return once;
+  }
+
+  Computed replaced(const Computed& computed) {
+    Computed& once = computed_[computed.get()];
+    if (!once) {
+      ir::Graph graph = computed->graph();
+      run(graph);
+      once = std::make_shared<const ir::ComputedConstant>(std::move(graph));
+      kept_.push_back(computed);  // its address stands for it
+    }
+    return once;
+  }
+
+  std::function<FileRef(const FileRef&)> f_;
+  std::map<std::string, FileRef> files_;
+  std::map<const ir::ComputedConstant*, Computed> computed_;
+  std::vector<Computed> kept_;
+};
 
 // A file that lies beside the graph, under the name that the graph has for it.
 Result<FileRef> file_beside(const FileRef& file, const fs::path& folder, Files& files) {
@@ -57,11 +90,11 @@ Result<ir::Graph> parse_graph(const std::string& path, Files& files,
   TFCC_TRY(ir::Graph graph,
            ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
   Result<void> noted;
-  for_each_file(graph, [&](const FileRef& f) {
+  FileReplacer([&](const FileRef& f) {
     auto beside = file_beside(f, fs::path(path).parent_path(), files);
     if (!beside && noted) noted = beside.error();
     return beside ? *std::move(beside) : f;
-  });
+  }).run(graph);
   TFCC_TRY_VOID(std::move(noted));
   if (const auto broken = ir::verify(graph);
       !broken.empty()) {  // what passes and code generation rely on
@@ -120,7 +153,7 @@ Result<ir::Graph> load_inputs(const Source& source, Files& files) {
 std::string print_for_folder(const ir::Graph& graph, const std::string& model,
                              const std::string& folder) {
   ir::Graph copy = graph;
-  for_each_file(copy, [&](const FileRef& f) -> FileRef {
+  FileReplacer([&](const FileRef& f) -> FileRef {
     std::error_code failed;
     const fs::path name = fs::path(model).parent_path() / f->name;
     const fs::path relative = fs::relative(name, folder.empty() ? "." : folder, failed);
@@ -128,7 +161,7 @@ std::string print_for_folder(const ir::Graph& graph, const std::string& model,
     auto renamed = std::make_shared<ir::SourceFile>(*f);
     renamed->name = relative.string();
     return renamed;
-  });
+  }).run(copy);
   return ir::print(copy);
 }
 
