@@ -95,9 +95,9 @@ class Folder {
     };
     if (!ComputedConstant::serves(op.kind) ||
         !std::ranges::all_of(op.operands, [&](ValueId v) { return is_known(v); }) ||
-        !std::ranges::all_of(op.operands, has_elements) ||
         !std::ranges::all_of(op.results, has_elements) || needs_run(op.attrs))
       return;
+    if (!std::ranges::all_of(op.operands, has_elements)) return;  // cost: of memory
     Made made = {ComputedConstant::work(g_, op), 0};
     for (ValueId v : op.operands) {
       if (g_.is_constant(v)) continue;
@@ -135,8 +135,9 @@ class Folder {
     const int64_t count = *ComputedConstant::elements(g_.value(v).type);
     if (g_.is_output(v) || count > made.product) return false;
     const int64_t bytes = count * static_cast<int64_t>(size_of(g_.value(v).type.dtype));
-    if (bytes > kMostBytes || bytes_ + bytes > kMostBytesInAll)
-      return miss(v, "is a large constant");
+    if (bytes > kMostBytes) return miss(v, "is a large constant");
+    if (bytes_ + bytes > kMostBytesInAll)
+      return miss(v, "is beside many large constants");  // cost: of memory
     if (work_ + made.work > kMostWork)
       return miss(v, "takes long to compute");  // cost: of compiling
     return true;
