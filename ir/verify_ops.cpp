@@ -5,6 +5,7 @@
 #include "ir/verify_rules.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tfcc::ir {
 
@@ -24,7 +25,18 @@ void check_source(Rules r, const Constant& c);
 
 void check_parts(Rules r, const Constant& c) {
   if (!r.require(!c.parts.empty(), "K3", "joins nothing")) return;
-  for (const Constant& part : c.parts) check_source(r, part);
+  const auto axis = static_cast<size_t>(c.axis);
+  if (!r.require(c.axis >= 0 && axis < c.dims.size(), "K3",
+                 "joins along an axis that is not there"))
+    return;
+  int64_t joined = 0;
+  for (const Constant& part : c.parts) {
+    check_source(r, part);
+    std::vector<int64_t> dims = part.result_dims();
+    if (dims.size() == c.dims.size()) joined += std::exchange(dims[axis], c.dims[axis]);
+    r.require(part.result_dtype() == c.dtype && dims == c.dims, "K3", "joins what does not fit");
+  }
+  r.require(joined == c.dims[axis], "K3", "joins parts of another length");
 }
 
 void check_source(Rules r, const Constant& c) {
@@ -52,10 +64,11 @@ void check_source(Rules r, const Constant& c) {
 /// - **K1** No operand, one result.
 /// - **K2** The result has the type that the recipe gives.
 /// - **K3** A source of bytes has as many as its type needs. A file source names a file. A random
-///   source is real. Joined parts keep these rules. A graph keeps all rules. It has one output,
-///   which is of the type of the source, and no inputs, symbols, checks, flags, or constants that
-///   are graphs. It has elementwise ops, reductions, norms, softmax and products alone. No value has
-///   more than 2^28 elements, and all takes no more than a minute or two.
+///   source is real. Joined parts keep these rules, and agree in type and in all dims but one. A
+///   graph keeps all rules. It has one output, which is of the type of the source, and no inputs,
+///   symbols, checks, flags, or constants that are graphs. It has elementwise ops, reductions, norms,
+///   softmax and products of stored factors alone. Its values have at most 2^28 elements together,
+///   and evaluating it takes no more than a minute or two.
 void check_constant(Rules r) {
   if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "K1",
                  "has one result and no operand"))

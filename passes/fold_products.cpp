@@ -30,6 +30,8 @@ namespace {
 using ir::ComputedConstant;
 
 constexpr int64_t kMostBytes = int64_t{16} << 20, kMostBytesInAll = int64_t{256} << 20;
+/// Of all values that a table is made of: half a GiB in float64.
+constexpr int64_t kMostElements = int64_t{1} << 26;
 /// Of all tables, as ComputedConstant::work() counts it.
 constexpr double kMostWork = 3e10;
 /// In a graph that is converted to f16 an op has larger ones kept in range; a constant has not.
@@ -60,10 +62,11 @@ bool needs_run(ir::Attrs attrs) {
   return needs;
 }
 
-/// What an op needs of the compiler, with all that it is made of.
-struct Made {
+/// What the recipe of a table has.
+struct Recipe {
+  std::vector<OpId> ops;  // in order, constants too
   double work = 0;
-  int64_t product = 0;  // elements of the largest product
+  int64_t elements = 0;
 };
 
 class Folder {
@@ -93,22 +96,20 @@ class Folder {
     const auto has_elements = [&](ValueId v) {
       return ComputedConstant::elements(g_.value(v).type).has_value();
     };
-    if (!ComputedConstant::serves(op.kind) ||
+    if (!ComputedConstant::serves(op) ||
         !std::ranges::all_of(op.operands, [&](ValueId v) { return is_known(v); }) ||
         !std::ranges::all_of(op.results, has_elements) || needs_run(op.attrs))
       return;
     if (!std::ranges::all_of(op.operands, has_elements)) return;  // cost: of memory
-    Made made = {ComputedConstant::work(g_, op), 0};
+    int64_t product = op.kind == OpKind::matmul ? elements(op.results[0]) : 0;
     for (ValueId v : op.operands) {
-      if (g_.is_constant(v)) continue;
-      const Made& of = made_.at(g_.value(v).def.value);
-      made.work += of.work, made.product = std::max(made.product, of.product);
+      if (!g_.is_constant(v)) product = std::max(product, made_.at(g_.value(v).def.value));
     }
-    if (op.kind == OpKind::matmul)
-      made.product =
-          std::max(made.product, *ComputedConstant::elements(g_.value(op.results[0]).type));
-    made_[o.value] = made;
+    made_[o.value] = product;
   }
+
+  // Of a value that has_elements().
+  int64_t elements(ValueId v) const { return *ComputedConstant::elements(g_.value(v).type); }
 
   // By ops of a run, or from outside.
   bool is_read(ValueId v) const {
@@ -124,50 +125,57 @@ class Folder {
     for (ValueId v : g_.op(o).results) {
       if (is_read(v)) read.push_back(v);
     }
-    if (std::ranges::all_of(read, [&](ValueId v) { return may_be_table(v, made_.at(o.value)); })) {
-      for (ValueId v : read) add_table(v, made_.at(o.value));
-    } else {
-      made_.erase(o.value);
+    std::vector<Recipe> recipes;
+    for (ValueId v : read) {
+      if (made_.at(o.value) > 0) recipes.push_back(recipe_of(v));
+      if (recipes.empty() || !may_be_table(v, made_.at(o.value), recipes.back())) {
+        made_.erase(o.value);
+        return;
+      }
     }
+    for (size_t i = 0; i < read.size(); ++i) add_table(read[i], recipes[i]);
   }
 
-  bool may_be_table(ValueId v, const Made& made) {
-    const int64_t count = *ComputedConstant::elements(g_.value(v).type);
-    if (g_.is_output(v) || count > made.product) return false;
-    const int64_t bytes = count * static_cast<int64_t>(size_of(g_.value(v).type.dtype));
+  bool may_be_table(ValueId v, int64_t product, const Recipe& recipe) {
+    const int64_t count = elements(v), bytes = bytes_of(v);
+    if (g_.is_output(v) || count > product) return false;
     if (bytes > kMostBytes) return miss(v, "is a large constant");
     if (bytes_ + bytes > kMostBytesInAll)
       return miss(v, "is beside many large constants");  // cost: of memory
-    if (work_ + made.work > kMostWork)
+    if (work_ + recipe.work > kMostWork || recipe.elements > kMostElements)
       return miss(v, "takes long to compute");  // cost: of compiling
     return true;
   }
 
-  void add_table(ValueId v, const Made& made) {
-    const ir::Value& value = g_.value(v);
-    Graph graph(value.name, g_.pool_ptr());
-    const ValueId copy = copied(graph, v);
-    graph.outputs = {{value.name, copy}};
+  int64_t bytes_of(ValueId v) const {
+    return elements(v) * static_cast<int64_t>(size_of(g_.value(v).type.dtype));
+  }
+
+  void add_table(ValueId v, const Recipe& recipe) {
+    Graph graph(g_.value(v).name, g_.pool_ptr());
+    std::map<uint32_t, ValueId> copies;
+    for (OpId o : recipe.ops) copy_op(graph, copies, g_.op(o));
+    graph.outputs = {{g_.value(v).name, copies.at(v.value)}};
     graph.clean();
-    work_ += made.work;
-    bytes_ +=
-        *ComputedConstant::elements(value.type) * static_cast<int64_t>(size_of(value.type.dtype));
+    work_ += recipe.work, bytes_ += bytes_of(v);
     tables_.emplace_back(
         v, ir::constant_of(std::make_shared<const ComputedConstant>(std::move(graph))));
   }
 
-  // All that the value is made of, in another graph: itself there.
-  ValueId copied(Graph& to, ValueId v) const {
+  // All that the value is made of.
+  Recipe recipe_of(ValueId v) const {
     std::set<uint32_t> needed = {g_.value(v).def.value};
-    std::map<uint32_t, ValueId> copies;
+    Recipe recipe;
     for (auto o = order_.rbegin(); o != order_.rend(); ++o) {
       if (!needed.contains(o->value)) continue;  // cost: clean() drops it
-      for (ValueId x : g_.op(*o).operands) needed.insert(g_.value(x).def.value);
+      const ir::Op& op = g_.op(*o);
+      for (ValueId x : op.operands) needed.insert(g_.value(x).def.value);
+      recipe.ops.push_back(*o);
+      recipe.work += ComputedConstant::work(g_, op);
+      for (ValueId r : op.results) recipe.elements += elements(r);
     }
-    for (OpId o : order_) {
-      if (needed.contains(o.value)) copy_op(to, copies, g_.op(o));
-    }
-    return copies.at(v.value);
+    std::ranges::reverse(recipe.ops);
+    return recipe;
   }
 
   void copy_op(Graph& to, std::map<uint32_t, ValueId>& copies, const ir::Op& op) const {
@@ -190,14 +198,15 @@ class Folder {
   }
 
   bool miss(ValueId v, const char* why) {
-    report_.misses.push_back({g_.value(v).name, why});
+    report_.misses.push_back({label(g_, g_.value(v).def), why});
     return false;
   }
 
   Graph& g_;
   const std::vector<OpId> order_;
   PassReport report_;
-  std::map<uint32_t, Made> made_;  // by op: what needs no run
+  // By op, of those that need no run: the elements of the largest product that it is made of.
+  std::map<uint32_t, int64_t> made_;
   std::vector<std::pair<ValueId, ir::Constant>> tables_;
   double work_ = 0;
   int64_t bytes_ = 0;

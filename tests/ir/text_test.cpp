@@ -208,6 +208,15 @@ TEST(Text, ErrorsNameTheLine) {
                   "%r = reduce(@a) {body = (i,j,k) => @a[i], extents = [1000000,1000000], kind = "
                   "sum} : f32[2] return c = %r }"),
             "t.tfir:2: the graph of a constant takes minutes to compute");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner +
+                  "%r = reduce(@a) {body = (i,j) => @a[i], extents = [-1], kind = sum} : f32[2] "
+                  "return c = %r }"),
+            "t.tfir:2: the graph of a constant has a value of unknown size, or of too many "
+            "elements");
+  EXPECT_EQ(error("const @c : f32[2] = " + inner +
+                  "const @n : f32[200000000] = random(1) const @o : f32[200000000] = random(1) "
+                  "return c = @a }"),
+            "t.tfir:2: the graph of a constant has values of too many elements together");
   EXPECT_EQ(error("flag 3 \"x\""), "t.tfir:2: flag 3 is out of order");
   EXPECT_EQ(error("check 1, \"x\""), "t.tfir:2: a check must be a condition");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verifier on graphs that no text can describe: order, use lists, symbols, dims, expressions of
 // other pools, constants.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "ir/computed.h"
@@ -179,6 +180,16 @@ TEST_F(VerifyGraph, ConstantsThatAGraphComputes) {
   g.set_type(c, {DType::f32, {g.pool().integer(4)}});
   EXPECT_EQ(all(verify(g)), "") << "computed parts may be joined";
   constant.parts[1].computed = nullptr;
+  expect("K3");
+  for (const char* type : {"f32[2,2]", "f16[2]"}) {  // that do not fit
+    constant.parts[1] =
+        constant_of(graph_of(fmt::format("const @a : {} = random(1) return c = @a", type)));
+    expect("K3");
+  }
+  constant.parts[1] = constant.parts[0];
+  constant.parts.push_back(constant.parts[0]);  // more than there is room for
+  expect("K3");
+  constant.axis = 1;
   expect("K3");
   constant = constant_of(two);
   g.set_type(c, {DType::f32, {g.pool().integer(2)}});
