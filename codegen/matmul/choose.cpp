@@ -265,11 +265,23 @@ bool takes_panel(const MatmulDesc& x, MatmulConfig& c) {
   return false;
 }
 
+/// Of a larger factor one thread would read rows far apart, for each of few rows.
+constexpr int64_t kLargestInOrder = int64_t{1} << 20;
+/// A token has the same bits beside any others, and the library sums few rows in another order than
+/// many, on some CPUs.
+bool keeps_order(const MatmulDesc& x) {
+  const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
+  const bool rows_of_tokens = x.in_order || x.made_rows || x.token_rows;
+  return rows_of_tokens && x.a == DType::f32 && x.b == DType::f32 && x.d == DType::f32 &&
+         !x.computed && !x.trans_a && !x.trans_b && ir::is_int(x.batch, 1) && n && k &&
+         *n * *k <= kLargestInOrder;
+}
+
 bool takes_heads(const MatmulDesc& x, MatmulConfig& c) {
-  if (!x.side_by_side) return false;
+  if (!x.side_by_side && !keeps_order(x)) return false;
   c.arm = Arm::heads;
   c.line = __LINE__;
-  c.reason = "rows of all heads, each sum in order";
+  c.reason = x.side_by_side ? "rows of all heads, each sum in order" : "each sum in order";
   c.rejected.push_back({Arm::library, "sums few rows in another order than many"});
   return true;
 }

@@ -70,7 +70,7 @@ TEST(Matmul, KnowsTheRowsOfABucket) {
 TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").arm, Arm::panel);
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").panel, 48);
-  EXPECT_EQ(chosen(product("f32", 32, 40), "x86-64-v3").arm, Arm::library);
+  EXPECT_EQ(chosen(product("f32", 32, 40), "x86-64-v3").arm, Arm::heads);
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 128).arm, Arm::wgmma);
   EXPECT_EQ(chosen(product("bf16", 768, 72), "sm_90", 128).arm, Arm::wgmma);
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 0).arm, Arm::library);
@@ -321,8 +321,10 @@ TEST(Matmul, KeepsSumsInOrderOnEveryGpu) {
 }
 
 TEST(Matmul, SaysWhy) {
-  EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")),
-            "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
+  EXPECT_EQ(
+      print(chosen(product("f32", 32, 40), "x86-64-v3")),
+      "heads: each sum in order\nnot panel: n is no multiple of 16\nnot library: sums few rows "
+      "in another order than many");
   EXPECT_EQ(
       print(chosen(product("f16", 64, 64), "sm_80", 128)),
       "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");
