@@ -71,6 +71,7 @@ TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").arm, Arm::panel);
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").panel, 48);
   EXPECT_EQ(chosen(product("f32", 32, 40), "x86-64-v3").arm, Arm::heads);
+  EXPECT_EQ(chosen(product("f32", 1024, 1032), "x86-64-v3").arm, Arm::library) << "a large factor";
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 128).arm, Arm::wgmma);
   EXPECT_EQ(chosen(product("bf16", 768, 72), "sm_90", 128).arm, Arm::wgmma);
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 0).arm, Arm::library);
