@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs golden files: `golden FILE...`; TFCC_BLESS=1 rewrites what they expect. tests/README.md has
-// both formats.
+// Runs golden files: `golden [--fail-fast] FILE...`; TFCC_BLESS=1 rewrites what they expect.
+// tests/README.md has both formats.
 //   passes/NAME.tfir       input graphs and what passes make of them, checked by running both in float64 as well
 //   import/NAME.onnxtxt    models in ONNX's own text form, and NAME.tfir, the graphs they become
 //   emit/NAME.tfir         graphs, and NAME.txt, their plan and the text of their kernels for every class of target
@@ -26,10 +26,12 @@ using tfcc::ir::HostTensor;
 namespace fs = std::filesystem;
 
 int failures = 0;
+bool fail_fast = false;
 
 void fail(const std::string& where, const std::string& what) {
   fmt::print(stderr, "{}: {}\n", where, what);
   ++failures;
+  if (fail_fast) std::exit(1);
 }
 
 bool blessing() { return std::getenv("TFCC_BLESS") != nullptr; }
@@ -431,7 +433,8 @@ void run_emit_file(const fs::path& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
+  fail_fast = argc > 1 && std::string_view(argv[1]) == "--fail-fast";
+  for (int i = fail_fast ? 2 : 1; i < argc; ++i) {
     const fs::path path = fs::absolute(argv[i]);
     if (path.extension() == ".onnxtxt")
       run_import_file(path, fs::absolute(argv[0]).parent_path() / "onnx_from_text");
