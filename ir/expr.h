@@ -221,6 +221,11 @@ ExprRef bit_and(ExprRef a, ExprRef b);
 ExprRef unary(ExprKind kind, ExprRef a);
 /// e if 0 <= e < n by proof, else a node that clamps and raises flag `flag`.
 ExprRef bounded(ExprRef e, ExprRef n, int64_t flag);
+/// True where the condition holds, else false and flag `flag` is raised. So it is true in every run
+/// that no flag ends.
+ExprRef asserted(ExprRef condition, int64_t flag);
+/// Is e made by asserted()?
+bool is_assertion(ExprRef e);
 ExprRef select(ExprRef c, ExprRef a, ExprRef b);
 ExprRef logical_and(ExprRef a, ExprRef b);
 ExprRef logical_or(ExprRef a, ExprRef b);

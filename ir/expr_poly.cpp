@@ -480,4 +480,22 @@ ExprRef bounded(ExprRef e, ExprRef n, int64_t flag) {
   return e->pool->intern(std::move(node));
 }
 
+ExprRef asserted(ExprRef condition, int64_t flag) {
+  ExprPool& pool = *condition->pool;
+  ExprRef wrong = pool.boolean(true);
+  for (ExprRef e : condition->kind == ExprKind::bor ? condition->args : std::vector{condition})
+    wrong = logical_and(wrong, logical_not(e));
+  ExprRef outside = select(wrong, pool.integer(2), pool.integer(0));
+  return eq(bounded(outside, pool.integer(2), flag), pool.integer(0));
+}
+
+bool is_assertion(ExprRef e) {
+  if (e->kind != ExprKind::eq0 || e->args[0]->kind != ExprKind::bounded) return false;
+  const Node& n = *e->args[0];
+  if (!is_int(n.args[1], 2) || n.args[0]->kind != ExprKind::select) return false;
+  ExprRef held = n.args[0]->args[1], broken = n.args[0]->args[2];
+  if (is_int(held, 2)) std::swap(held, broken);  // select takes the condition without a `not`
+  return is_int(held, 0) && is_int(broken, 2);
+}
+
 }  // namespace tfcc::ir

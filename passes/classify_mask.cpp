@@ -16,8 +16,8 @@
 // j <= i + (Sk - Sq) + n. Kernels neither read nor compute the keys outside.
 // Requires: one live score; each row of a token that is no padding is proved to see a key (a row
 // without one is 0 in the op, and an average in the graph); a sequence of padding alone and the row
-// of a padded query, which may see none, are read for nothing else (passes/readers.h). Where the
-// row of the first token is read by itself, the kernel checks that this token is no padding. Where
+// of a padded query, which may see none, are read for nothing else (passes/readers.h). Where one
+// token of each sequence is read by itself, the kernel checks that this token is no padding. Where
 // masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
 // on the query is put back where its rows are read.
 // Each row sees a key if what positions and data say holds at some key: the query's own (j = i,
@@ -84,12 +84,14 @@ class Classifier {
     for (const Choice& c : keys_) add_condition(literal(c), found);
     if (keep_queries) {
       for (const Choice& c : queries_) add_condition(literal(c), found);
-    } else if (!readers.first.empty()) {
-      found.visible = ir::logical_and(found.visible, first_is_visible(facts, readers.first));
+    } else {
+      for (const TokenAlone& t : readers.alone)
+        found.visible = ir::logical_and(found.visible, is_visible(facts, t));
     }
     const std::string problem = problem_of(found);
     if (!problem.empty()) {
       g_.flags.resize(flags);
+      drop_unused_operands();
       return miss(problem), false;
     }
     g_.op(o_).as<ir::AttentionAttrs>() = found;
@@ -140,27 +142,29 @@ class Classifier {
     return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
   }
 
-  // True at every key, and a flag where it is visible and the first token's own key is not.
-  ExprRef first_is_visible(const MaskFacts& facts, const std::string& reader) {
+  // True at every key, and a flag where it is visible and the own key of this token is not.
+  ExprRef is_visible(const MaskFacts& facts, const TokenAlone& alone) {
     ExprPool& pool = g_.pool();
-    ExprRef first = ir::substitute_indices(facts.own_key, {nullptr, nullptr, pool.integer(0)});
-    first = ir::min(
-        first,
+    std::vector<ValueId> operands = g_.op(o_).operands;
+    ExprRef token = ir::capture({alone.token}, operands)[0];
+    g_.set_operands(o_, operands);
+    token = ir::substitute_indices(facts.own_key, {nullptr, nullptr, token});
+    token = ir::min(
+        token,
         ir::sub(keys(), pool.integer(1)));  // there is one wherever there is a key of index 3
-    ExprRef visible = pool.boolean(true), first_visible = visible;
+    ExprRef visible = pool.boolean(true), token_visible = visible;
     for (const Choice& c : keys_) {
       if (!is_of_key(c)) continue;
       visible = ir::logical_and(visible, literal(c));
-      first_visible = ir::logical_and(
-          first_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, first}));
+      token_visible = ir::logical_and(
+          token_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, token}));
     }
+    const bool first = ir::is_int(alone.token, 0);
     const int64_t flag = flag_of(
-        "the first token of a sequence is padding, and " + reader +
+        (first ? "the first token of a sequence is padding, and " : "a token is padding, and ") +
+        alone.reader +
         " reads it by itself; pad on the right, or compile with --skip-passes=classify-mask");
-    ExprRef wrong = ir::logical_and(visible, ir::logical_not(first_visible));
-    return ir::eq(
-        ir::bounded(ir::select(wrong, pool.integer(2), pool.integer(0)), pool.integer(2), flag),
-        pool.integer(0));
+    return ir::asserted(ir::logical_or(ir::logical_not(visible), token_visible), flag);
   }
 
   // Conditions on a key that say what padding is: on the key alone, data, not positions, and the same

@@ -2,6 +2,7 @@
 #include "passes/match.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/gelu.h"
 
@@ -80,6 +81,22 @@ bool is_biased_product(const Graph& graph, ValueId v) {
   const auto sum = bias_add(graph, ir::element_of(graph, v, at), at);
   const ir::Op* def = sum && sum->x && sum->bias ? graph.def(*sum->x) : nullptr;
   return def && def->kind == OpKind::matmul;
+}
+
+bool is_given(const Graph& graph, ValueId v) {
+  std::set<uint32_t> seen;
+  std::vector<ValueId> wanted{v};
+  while (!wanted.empty()) {
+    const ValueId x = wanted.back();
+    wanted.pop_back();
+    const ir::Op* op = graph.def(x);
+    if (!op) continue;
+    if (!seen.insert(x.value).second) continue;  // cost: looked at before
+    const bool whole = !is_float(graph.value(x).type.dtype);
+    if (!whole || (op->kind != OpKind::pointwise && op->kind != OpKind::reduce)) return false;
+    wanted.insert(wanted.end(), op->operands.begin(), op->operands.end());
+  }
+  return true;
 }
 
 double peel_scale(ExprRef& e) {

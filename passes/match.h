@@ -71,6 +71,9 @@ inline constexpr ir::Reach kNearby{24, 64};
 /// swallow.
 ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at);
 
+/// Is v made of inputs by whole numbers alone, as a count of the mask is?
+bool is_given(const Graph& graph, ValueId v);
+
 /// The product of constant factors of e, and what is left.
 double peel_scale(ExprRef& e);
 

@@ -20,6 +20,19 @@ bool same_rows(const std::vector<ExprRef>& dims, const PaddedRows& rows) {
   return dims.size() >= 2 && dims[0] == rows.batch && dims[1] == rows.length;
 }
 
+std::vector<ExprRef> conjuncts_of(ExprRef e) {
+  return e->kind == ExprKind::band ? e->args : std::vector<ExprRef>{e};
+}
+
+// What a condition says in a run that no flag ends.
+ExprRef without_assertions(ExprRef condition) {
+  ExprRef all = condition->pool->boolean(true);
+  for (ExprRef e : conjuncts_of(condition)) {
+    if (!ir::is_assertion(e)) all = ir::logical_and(all, e);
+  }
+  return all;
+}
+
 // A sum over tokens or a position found by one may depend on padding in ways that no row shows.
 bool counts_tokens(const Graph& g, ExprRef free) {
   for (ValueId v : ir::loads_of(free)) {
@@ -118,7 +131,7 @@ class Finder {
       if (op.as<ir::LinearAttentionAttrs>().causal && !causal_sums_) causal_sums_ = o;
     }
     if (rows_.attentions.empty()) {
-      if (counts_tokens(g_, live))
+      if (counts_tokens(g_, without_assertions(live)))
         return "its keys are counted from other tokens, which may be queries although no keys";
       rows_.batch = q[0];
       rows_.length = q[1];
@@ -185,23 +198,6 @@ class Finder {
     });
   }
 
-  // Is made of inputs by whole numbers alone, as a count of the mask is.
-  bool is_given(ValueId v) const {
-    std::set<uint32_t> seen;
-    std::vector<ValueId> wanted{v};
-    while (!wanted.empty()) {
-      const ValueId x = wanted.back();
-      wanted.pop_back();
-      const ir::Op* op = g_.def(x);
-      if (!op) continue;
-      if (!seen.insert(x.value).second) continue;  // cost: looked at before
-      const bool whole = !is_float(g_.value(x).type.dtype);
-      if (!whole || (op->kind != OpKind::pointwise && op->kind != OpKind::reduce)) return false;
-      wanted.insert(wanted.end(), op->operands.begin(), op->operands.end());
-    }
-    return true;
-  }
-
   // One row of each sequence, at an index that follows from sizes and inputs.
   bool reads_fixed_rows(OpId o, ValueId v) const {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
@@ -211,8 +207,8 @@ class Finder {
         return false;
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
-        const bool of_input =
-            n->kind == ExprKind::load && is_given(g_.op(o).operands[static_cast<size_t>(n->value)]);
+        const bool of_input = n->kind == ExprKind::load &&
+                              is_given(g_, g_.op(o).operands[static_cast<size_t>(n->value)]);
         other |=
             (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
       });
@@ -252,7 +248,7 @@ class Finder {
 
   // A free expression where live(b, s) does not hold.
   ExprRef where_dropped(ExprRef e, ExprRef b, ExprRef s) const {
-    ExprRef live = ir::substitute_indices(rows_.live, {b, s});
+    ExprRef live = ir::substitute_indices(without_assertions(rows_.live), {b, s});
     // A mask that has other readers, such as the count of a mean, is an op of its own.
     ExprRef free = ir::expand(g_, e, [&](ValueId x) { return !is_packed(x); });
     const std::vector<ExprRef> zeros = zero_where_false(live);
@@ -414,8 +410,7 @@ KeyCondition key_condition(const Graph& g, OpId attention) {
       linear ? op.as<ir::LinearAttentionAttrs>().visible : op.as<ir::AttentionAttrs>().visible;
   if (!body) return c;
   ExprRef visible = ir::free_expr(g, attention, body, {});
-  const std::vector<ExprRef> conjuncts =
-      visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+  const std::vector<ExprRef> conjuncts = conjuncts_of(visible);
   std::vector<ExprRef> keys_alone;
   for (ExprRef e : conjuncts) {
     const std::vector<ValueId> loads = ir::loads_of(e);
@@ -424,11 +419,17 @@ KeyCondition key_condition(const Graph& g, OpId attention) {
     if (by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery)))
       keys_alone.push_back(e);
   }
+  const auto assertions =
+      std::ranges::stable_partition(keys_alone, [](ExprRef e) { return !ir::is_assertion(e); });
+  const std::vector<ExprRef> asserted(assertions.begin(), assertions.end());
+  keys_alone.erase(assertions.begin(), assertions.end());
   const std::vector<bool> padding = say_padding(g, keys_alone);
+  const bool any = std::ranges::find(padding, true) != padding.end();
   for (ExprRef e : conjuncts) {
     const auto at = std::find(keys_alone.begin(), keys_alone.end(), e);
-    const bool says =
-        at != keys_alone.end() && padding[static_cast<size_t>(at - keys_alone.begin())];
+    const bool says = at != keys_alone.end()
+                          ? padding[static_cast<size_t>(at - keys_alone.begin())]
+                          : any && std::ranges::find(asserted, e) != asserted.end();
     ExprRef& part = says ? c.keys : c.rest;
     part = part ? ir::logical_and(part, e) : e;
   }

@@ -291,7 +291,7 @@ class Walk {
   void add(Rows r) {
     if (uses_many(r.batch)) return mixes_batch();
     if (r.token && uses_many(r.token)) read_several_tokens(r);
-    else if (r.token && !r.token->has_index && !r.token->has_load) read_one_token(r);
+    else if (const auto token = token_alone(r)) read_one_token(r, *token);
     if (!found_) found_ = r;
     if (found_->batch != r.batch) mixes_batch();
     found_->padded |= r.padded;
@@ -306,17 +306,37 @@ class Walk {
     if (r.padded) problem("rows of padded tokens are read by " + reader_);
   }
 
+  // The place of the token, if it is one of each sequence: over b = index 0, of whole numbers that
+  // reductions make of inputs. A place that is an input may be any token.
+  std::optional<ExprRef> token_alone(const Rows& r) {
+    if (!r.token) return std::nullopt;
+    ExprRef batch = dims(g_.op(first_.attention).operands[0])[0], b = pool().index(0, batch);
+    ExprRef token = ir::expand(g_, r.token, [](ValueId) { return true; });
+    bool alone = true;
+    ir::for_each_node(token, [&](ExprRef n) {
+      if (n->kind == ExprKind::index) alone &= n == r.batch && n->args[0] == batch;
+      if (n->kind != ExprKind::load) return;
+      const ir::Op* op = g_.def(value_of(n));
+      alone &= op && op->kind == OpKind::reduce && is_given(g_, value_of(n));
+    });
+    if (!alone) return std::nullopt;
+    return ir::rewrite(token, [&](ExprRef n) { return n == r.batch ? b : nullptr; });
+  }
+
   // A token that sees every key that is no padding is undefined in a sequence of padding alone. The
-  // first one (CLS) may be told to be no padding where it does not.
-  void read_one_token(Rows& r) {
+  // first one (CLS), or the last that a count of the mask names, may be told to be no padding where
+  // it does not.
+  void read_one_token(Rows& r, ExprRef token) {
     auto sees_all = [&](const auto& entry) {
       const MaskFacts& f = entry.second;
       return !f.padded_rows ||
              ir::substitute_indices(f.beyond, {nullptr, nullptr, r.token})->kind == ExprKind::btrue;
     };
     if (std::all_of(all_.begin(), all_.end(), sees_all)) r.padded = false;
-    if (r.padded && ir::is_int(r.token, 0)) {
-      if (found_readers_.first.empty()) found_readers_.first = reader_;
+    if (r.padded && (ir::is_int(token, 0) || token->has_load)) {
+      const auto same = [&](const TokenAlone& t) { return t.token == token; };
+      if (std::ranges::none_of(found_readers_.alone, same))
+        found_readers_.alone.push_back({token, reader_});
       r.padded = false;
     }
     read_several_tokens(r);

@@ -10,9 +10,10 @@
 // are undefined: an element that reads two tokens (a mean, a maximum, a convolution); an attention
 // that reads the rows as keys or values; an output that is reversed or shifted.
 // None are: an expression of which nothing is left if the row's own key is hidden (x * mask,
-// select(mask, x, 0), a product with mask / sum(mask)); an attention that hides the same keys; the
-// first token by itself, which a run must not have as padding; another token that sees all keys
-// that are no padding (the last under a triangle); an output with rows at their own place: an axis,
+// select(mask, x, 0), a product with mask / sum(mask)); an attention that hides the same keys; one
+// token of each sequence by itself, the first or one that whole numbers made of inputs name (as a
+// count of the mask names the last), which a run must not have as padding; another token that sees
+// all keys that are no padding (the last under a triangle); an output with rows at their own place: an axis,
 // a flattened one, or that of a cache which it continues.
 #pragma once
 
@@ -36,13 +37,18 @@ struct MaskFacts {
   bool padded_rows = false;   // rows of queries whose own key is hidden are undefined too
 };
 
+/// One token of each sequence that is read by itself, so that it may be no padding.
+struct TokenAlone {
+  ExprRef token;       // its place: free, over b = index 0
+  std::string reader;  // the first
+};
+
 /// Who reads rows that attentions leave undefined.
 struct Readers {
   std::string
       problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
-  std::string
-      first;  // what reads the row of the first token by itself: that token may not be padding. Empty: nothing
-  bool empty() const { return problem.empty() && first.empty(); }
+  std::vector<TokenAlone> alone;
+  bool empty() const { return problem.empty() && alone.empty(); }
 };
 
 /// The readers of these attentions' rows. `all` has the facts of every attention that is known.

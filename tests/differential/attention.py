@@ -15,7 +15,7 @@ from onnx_model import Model
 
 WIDTH = 16
 PENALTIES = [-1e4, -1e9, -3.4028234663852886e38, -np.inf]
-READERS = ["plain", "plain", "residual norm", "mean", "masked mean", "max", "first", "last", "conv", "shift", "same attention", "other attention", "free attention",
+READERS = ["plain", "plain", "residual norm", "mean", "masked mean", "max", "first", "last", "counted", "conv", "shift", "same attention", "other attention", "free attention",
            "in-batch softmax", "roll batch", "concat batch", "sum", "mean batch", "softmax batch", "batch product", "project"]
 
 AT_ITS_PLACE = ("plain", "residual norm", "project")
@@ -49,7 +49,7 @@ def clean(s):
         s["shared"] = "kv"
     if s["form"] != "self" and s["reader"] == "same attention":
         s["reader"] = "other attention"
-    if s["form"] != "self" and s["reader"] == "masked mean":
+    if s["form"] != "self" and s["reader"] in ("masked mean", "counted"):
         s["reader"] = "mean"  # the mask is of the keys
     if s["between"] in ("times mask", "where mask") and s["form"] != "self":
         s["between"] = ""  # the mask is of the keys
@@ -230,6 +230,10 @@ class Builder:
             return m.op("Gather", y, np.array(0, np.int64), axis=1)
         if r == "last":
             return m.op("Gather", y, np.array(-1, np.int64), axis=1)
+        if r == "counted":  # the last token that is none of padding on the right
+            kept = m.op("Cast", m.op("Cast", self.scope.data("mask"), to=9), to=7)
+            last = m.op("Sub", m.op("ReduceSum", kept, m.ints(1), keepdims=1), m.ints(1))
+            return m.op("GatherND", y, last, batch_dims=1)
         if r == "conv":
             c = m.op("Conv", m.op("Transpose", y, perm=[0, 2, 1]), self.weight(WIDTH, WIDTH, 3), kernel_shape=[3], pads=[1, 1])
             return m.op("Transpose", c, perm=[0, 2, 1])
@@ -364,7 +368,7 @@ def defined_by(spec, data):
     sharp = bool(visible.any(-1).all())
     if spec["penalty"] == -np.inf and not spec["guard"] and not sharp:
         return np.array(False), sharp  # a row of -inf alone is 0, not NaN (docs/numerics.md), and so is what reads it
-    if r in ("mean", "masked mean", "max", "first", "last"):
+    if r in ("mean", "masked mean", "max", "first", "last", "counted"):
         return real_text[:, None], sharp
     if r == "in-batch softmax":
         return real_text[:, None], sharp
@@ -388,6 +392,8 @@ def errors_of(spec, data):
     key = joined(spec, data)[1]
     if spec["reader"] == "first" and spec["form"] != "cross" and (key.any(1) & ~key[:, data["P"]]).any():
         errors.append("the first token of a sequence is padding")
+    if spec["reader"] == "counted" and (key.any(1) & ~key[np.arange(data["B"]), (data["mask"] != 0).sum(1) - 1]).any():
+        errors.append("a token is padding")
     return "|".join(errors)
 
 
