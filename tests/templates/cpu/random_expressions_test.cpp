@@ -23,7 +23,7 @@ using ir::Raw;
 using ir::RawSample;
 using ir::Scalar;
 
-constexpr int kUnits = 100, kPerUnit = 1000, kSamples = 6;
+constexpr int kUnits = 40, kPerUnit = 1000, kSamples = 6;
 
 struct Function {
   Raw raw;
