@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "ir/matmul.h"
+#include "passes/dropped_rows.h"
 #include "passes/padding_condition.h"
 #include "passes/row_origins.h"
 #include "passes/row_ops.h"
@@ -18,19 +18,6 @@ constexpr int64_t kRow =
 
 bool same_rows(const std::vector<ExprRef>& dims, const PaddedRows& rows) {
   return dims.size() >= 2 && dims[0] == rows.batch && dims[1] == rows.length;
-}
-
-std::vector<ExprRef> conjuncts_of(ExprRef e) {
-  return e->kind == ExprKind::band ? e->args : std::vector<ExprRef>{e};
-}
-
-// What a condition says in a run that no flag ends.
-ExprRef without_assertions(ExprRef condition) {
-  ExprRef all = condition->pool->boolean(true);
-  for (ExprRef e : conjuncts_of(condition)) {
-    if (!ir::is_assertion(e)) all = ir::logical_and(all, e);
-  }
-  return all;
 }
 
 // A sum over tokens or a position found by one may depend on padding in ways that no row shows.
@@ -47,7 +34,8 @@ bool counts_tokens(const Graph& g, ExprRef free) {
 
 class Finder {
  public:
-  Finder(const Graph& g, std::optional<PaddingKept>& kept) : g_(g), kept_(kept) {}
+  Finder(const Graph& g, std::optional<PaddingKept>& kept, bool binary)
+      : g_(g), kept_(kept), binary_(binary) {}
 
   std::optional<PaddedRows> run() {
     if (!find_attentions()) return std::nullopt;
@@ -57,6 +45,7 @@ class Finder {
                     fmt::format("its batch may have no token: {} may be 0", ir::print(size)));
     }
     for (OpId o : rows_.attentions) must_pack(g_.result(o));
+    if (kept_) return std::nullopt;
     find_sources();
     for (uint32_t v : rows_.packed) note_readers(ValueId{v});
     if (rows_.kept && causal_sums_)
@@ -76,10 +65,11 @@ class Finder {
   bool find_attentions() {
     for (OpId o : g_.order()) {
       if (!hides_keys(o)) continue;
+      if (!attends_to_itself(o)) continue;
       if (auto why = not_of_these_rows(o); !why.empty()) return keep(o, why), false;
       rows_.attentions.push_back(o);
     }
-    if (rows_.attentions.empty() && unpacked_sums_) kept_ = unpacked_sums_;
+    if (rows_.attentions.empty() && unpacked_) kept_ = unpacked_;
     return !rows_.attentions.empty();
   }
 
@@ -91,8 +81,19 @@ class Finder {
     if (op.kind != OpKind::linear_attention || !op.as<ir::LinearAttentionAttrs>().visible)
       return false;
     const std::string why = why_sums_need_padding(o);
-    if (!why.empty() && !unpacked_sums_) unpacked_sums_ = {o, why};
+    if (!why.empty() && !unpacked_) unpacked_ = {o, why};
     return why.empty();
+  }
+
+  // Queries and keys are the same tokens. Another attention is not packed; it may read packed rows as
+  // its keys.
+  bool attends_to_itself(OpId o) {
+    const ir::Op& op = g_.op(o);
+    const auto &q = g_.value(op.operands[0]).type.dims, &k = g_.value(op.operands[1]).type.dims;
+    bool same = q[1] == k[1];
+    for (size_t i : {1, 2}) same = same && origins_.are_same_tokens(op.operands[0], op.operands[i]);
+    if (!same && !unpacked_) unpacked_ = {o, "queries and keys are different tokens"};
+    return same;
   }
 
   std::string why_sums_need_padding(OpId o) const {
@@ -117,11 +118,7 @@ class Finder {
   // first says which.
   std::string not_of_these_rows(OpId o) {
     const ir::Op& op = g_.op(o);
-    const auto &q = g_.value(op.operands[0]).type.dims, &k = g_.value(op.operands[1]).type.dims;
-    for (size_t i : {1, 2}) {
-      if (q[1] != k[1] || !origins_.are_same_tokens(op.operands[0], op.operands[i]))
-        return "queries and keys are different tokens";
-    }
+    const auto& q = g_.value(op.operands[0]).type.dims;
     const KeyCondition condition = key_condition(g_, o);
     if (!condition.keys) return "its condition on keys is not one of padding";
     ExprRef s = g_.pool().index(kRow, q[1]);
@@ -136,6 +133,7 @@ class Finder {
       rows_.batch = q[0];
       rows_.length = q[1];
       rows_.live = live;
+      if (binary_) rows_.binary = mask_of(live);
     } else if (q[0] != rows_.batch || q[1] != rows_.length) {
       return "another attention has another batch";
     } else if (live != rows_.live) {
@@ -201,103 +199,21 @@ class Finder {
   // One row of each sequence, at an index that follows from sizes and inputs.
   bool reads_fixed_rows(OpId o, ValueId v) const {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
-    const Indices own = ir::indices_of(g_, g_.result(o));
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
-      if (own.empty() || load->args[0] != own[0] || own[0] != g_.pool().index(0, rows_.batch))
-        return false;
+      ExprRef b = load->args[0];
+      if (b->kind != ExprKind::index || b->args[0] != rows_.batch) return false;
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
         const bool of_input = n->kind == ExprKind::load &&
                               is_given(g_, g_.op(o).operands[static_cast<size_t>(n->value)]);
-        other |=
-            (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
+        other |= (n->kind == ExprKind::index && n != b) || (n->kind == ExprKind::load && !of_input);
       });
       return !other;
     });
   }
 
-  // Any rows, as a mean over real tokens does: what is computed with a row that is dropped does not
-  // depend on it.
-  bool reads_neutrally(OpId o, ValueId v) const {
-    if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
-    return all_loads(o, v, [&](ExprRef load, ExprRef body) {
-      return !depends(at_dropped_row(o, body, load), v);
-    });
-  }
-
-  // The same of a product over tokens: the other factor is 0 at a row that is dropped.
-  bool multiplies_by_zeros(OpId o, ValueId v) const {
-    const ir::Op& op = g_.op(o);
-    if (op.kind != OpKind::matmul || g_.value(v).type.rank() != 3) return false;
-    const auto& attrs = op.as<ir::MatmulAttrs>();
-    const bool right = op.operands[1] == v;
-    if (right ? attrs.trans_b : !attrs.trans_a) return false;  // the sum is over channels
-    if (std::ranges::count(op.operands, v) != 1) return false;
-    const Indices at = ir::indices_of(g_, op.results[0]);
-    ExprRef token = g_.pool().index(static_cast<int64_t>(at.size()), rows_.length);
-    ExprRef other = right ? ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[1], token)
-                          : ir::factor_element(g_, op.operands[1], attrs.trans_b, at, token, at[2]);
-    return is_zero(where_dropped(other, at[0], token));
-  }
-
-  // The body where the row of this load is dropped.
-  ExprRef at_dropped_row(OpId o, ExprRef body, ExprRef load) const {
-    const auto free_index = [&](size_t k) { return ir::free_expr(g_, o, load->args[k], {}); };
-    return where_dropped(ir::free_expr(g_, o, body, {}), free_index(0), free_index(1));
-  }
-
-  // A free expression where live(b, s) does not hold.
-  ExprRef where_dropped(ExprRef e, ExprRef b, ExprRef s) const {
-    ExprRef live = ir::substitute_indices(without_assertions(rows_.live), {b, s});
-    // A mask that has other readers, such as the count of a mean, is an op of its own.
-    ExprRef free = ir::expand(g_, e, [&](ValueId x) { return !is_packed(x); });
-    const std::vector<ExprRef> zeros = zero_where_false(live);
-    return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
-      if (n == live) return g_.pool().boolean(false);
-      if (std::find(zeros.begin(), zeros.end(), n) == zeros.end()) return nullptr;
-      return ir::convert(g_.pool().integer(0), n->type);
-    });
-  }
-
-  // What is 0 where a condition does not hold: m where it is m != 0; and m, which a flag says is 0
-  // or 1, where it is bounded(m, 2, f) == 1.
-  static std::vector<ExprRef> zero_where_false(ExprRef condition) {
-    if (condition->kind == ExprKind::bnot) {
-      ExprRef equal = condition->args[0];
-      if (equal->kind == ExprKind::eq0) return {equal->args[0]};
-      if (equal->kind == ExprKind::feq && ir::as_real(equal->args[1]) == 0.0)
-        return {equal->args[0]};
-    }
-    if (condition->kind != ExprKind::eq0) return {};
-    ExprRef difference = condition->args[0];
-    std::vector<ExprRef> found;
-    ir::for_each_node(difference, [&](ExprRef n) {
-      if (n->kind != ExprKind::bounded || !ir::is_int(n->args[1], 2)) return;
-      ExprRef off = ir::sub(n, n->pool->integer(1));
-      if (difference == off || difference == ir::mul(off, n->pool->integer(-1)))
-        found = {n, n->args[0]};
-    });
-    return found;
-  }
-
-  // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one
-  // (docs/passes.md).
-  static bool is_zero(ExprRef e) {
-    return ir::as_real(e) == 0.0 ||
-           (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(), is_zero));
-  }
-  static bool depends(ExprRef e, ValueId v) {
-    if (loaded(e) == v) return true;
-    if (is_zero(e)) return false;
-    const auto below = [&](ExprRef a) { return depends(a, v); };
-    return std::any_of(e->args.begin(), e->args.end(), below) ||
-           std::any_of(e->terms.begin(), e->terms.end(), [&](const ir::Term& t) {
-             return std::any_of(t.atoms.begin(), t.atoms.end(), below);
-           });
-  }
-
   bool read_from_outside(OpId o, ValueId v) const {
-    return reads_fixed_rows(o, v) || reads_neutrally(o, v) || multiplies_by_zeros(o, v);
+    return reads_fixed_rows(o, v) || DroppedRows(g_, rows_).neutral_read(o, v);
   }
 
   // ---- the values ----
@@ -307,7 +223,8 @@ class Finder {
   void must_pack(ValueId v) {
     if (!rows_.packed.insert(v.value).second) return;
     for (OpId user : std::vector<OpId>(g_.value(v).users)) {
-      if (reads_rows(user, v)) {
+      // Scores of a softmax over tokens stay with their padding, which they hide.
+      if (reads_rows(user, v) && !DroppedRows(g_, rows_).masks_scores(user, v)) {
         for (ValueId r : g_.op(user).results) must_pack(r);
       } else if (!read_from_outside(user, v)) {
         keep(user, "it reads rows of other tokens, padding among them");
@@ -374,16 +291,16 @@ class Finder {
     for (OpId user : g_.value(v).users) {
       if (reads_rows(user, v) && is_packed(g_.result(user))) continue;
       const bool fixed = reads_fixed_rows(user, v);
-      const auto read = fixed                                ? OutsideRead::fixed
-                        : g_.op(user).kind == OpKind::matmul ? OutsideRead::factor
-                                                             : OutsideRead::neutral;
-      rows_.readers.push_back({user, v, read});
-      if (fixed)
-        all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load->args[1]); });
+      rows_.readers.push_back(
+          {user, v, fixed ? OutsideRead::fixed : *DroppedRows(g_, rows_).neutral_read(user, v)});
+      if (fixed) all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load); });
     }
   }
 
-  bool keep_row(OpId reader, ExprRef at) {
+  bool keep_row(OpId reader, ExprRef load) {
+    ExprRef b = g_.pool().index(0, rows_.batch);
+    ExprRef at =
+        ir::rewrite(load->args[1], [&](ExprRef n) { return n == load->args[0] ? b : nullptr; });
     ExprRef place = ir::free_expr(g_, reader, at, {});
     ExprRef is_it = ir::eq(g_.pool().index(kRow, rows_.length), place);
     rows_.kept = rows_.kept ? ir::logical_or(rows_.kept, is_it) : is_it;
@@ -392,9 +309,10 @@ class Finder {
 
   const Graph& g_;
   std::optional<PaddingKept>& kept_;
+  const bool binary_;  // is a mask taken for 0 or 1?
   const RowOrigins origins_{g_};
   PaddedRows rows_;
-  std::optional<PaddingKept> unpacked_sums_;  // the first
+  std::optional<PaddingKept> unpacked_;  // the first attention that is not packed
   std::optional<OpId>
       causal_sums_;  // a linear attention that is causal: packed, rows that are kept stand behind all of its tokens
 };
@@ -410,7 +328,8 @@ KeyCondition key_condition(const Graph& g, OpId attention) {
       linear ? op.as<ir::LinearAttentionAttrs>().visible : op.as<ir::AttentionAttrs>().visible;
   if (!body) return c;
   ExprRef visible = ir::free_expr(g, attention, body, {});
-  const std::vector<ExprRef> conjuncts = conjuncts_of(visible);
+  const std::vector<ExprRef> conjuncts =
+      visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
   std::vector<ExprRef> keys_alone;
   for (ExprRef e : conjuncts) {
     const std::vector<ValueId> loads = ir::loads_of(e);
@@ -437,7 +356,11 @@ KeyCondition key_condition(const Graph& g, OpId attention) {
 }
 
 std::optional<PaddedRows> find_padded_rows(const Graph& g, std::optional<PaddingKept>& kept) {
-  return Finder(g, kept).run();
+  if (const auto rows = Finder(g, kept, false).run(); rows || !kept) return rows;
+  std::optional<PaddingKept> still;
+  const auto rows = Finder(g, still, true).run();
+  if (rows) kept.reset();
+  return rows;
 }
 
 }  // namespace tfcc::passes

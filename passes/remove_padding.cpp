@@ -42,7 +42,17 @@ class Packer {
 
  private:
   void add_pack() {
-    pack_ = ir::add_pack(g_, rows_.live, rows_.kept, rows_.batch, rows_.length);
+    ExprRef live = rows_.live;
+    if (ExprRef m = rows_.binary) {
+      g_.flags.push_back(g_.value(*loaded(m)).name +
+                         ": a mask value is neither 0 nor 1; compile with --keep-padding");
+      const auto is = [&](int64_t v) {
+        return ir::eq(m, ir::convert(g_.pool().integer(v), m->type));
+      };
+      live = ir::logical_and(live, ir::asserted(ir::logical_or(is(0), is(1)),
+                                                static_cast<int64_t>(g_.flags.size()) - 1));
+    }
+    pack_ = ir::add_pack(g_, live, rows_.kept, rows_.batch, rows_.length);
     ExprRef t = g_.pool().index(1, pack_.total);
     seq_ = pack_.sequence(g_, t);
     pos_ = pack_.place(g_, t);
