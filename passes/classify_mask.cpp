@@ -159,11 +159,10 @@ class Classifier {
       token_visible = ir::logical_and(
           token_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, token}));
     }
-    const bool first = ir::is_int(alone.token, 0);
+    const std::string which = ir::is_int(alone.token, 0) ? "the first" : "one";
     const int64_t flag = flag_of(
-        (first ? "the first token of a sequence is padding, and " : "a token is padding, and ") +
-        alone.reader +
-        " reads it by itself; pad on the right, or compile with --skip-passes=classify-mask");
+        alone.reader + " reads " + which +
+        " token of each sequence by itself, and in one it is padding; pad on the right, or compile with --skip-passes=classify-mask");
     return ir::asserted(ir::logical_or(ir::logical_not(visible), token_visible), flag);
   }
 

@@ -178,6 +178,12 @@ def make_fixtures(binary, folder, environment):
         f"graph @main(%x: f32[B,16]) symbols(B = x.0 in 1..) {{\n  const @j : f32[16,16] = concat(0, {weight(0)}, {weight(512)})\n  const @t : f32[16,16] = graph @t() {{\n    const @a : {weight(0).replace(' ', ' = ', 1)}\n    const @b : {weight(512).replace(' ', ' = ', 1)}\n"
         "    %t = matmul(@a, @b) {alpha = 1.0, trans_a = true, trans_b = false} : f32[16,16]\n    return t = %t\n  }\n"
         "  %y = pointwise(%x, @t, @j) {body = (i,j) => %x[i,j] + @t[3,j] + @j[5,j]} : f32[B,16]\n  return y = %y\n}\n")
+    # An embedding model of a decoder: the last token by a count of the mask, under a triangle.
+    (folder / "last_token.tfir").write_text(
+        "graph @main(%x: f32[B,S,8], %mask: i64[B,S] as mask) symbols(B = x.0 in 1.. as batch, S = x.1 in 1..64 as length) {\n  flag 0 \"n: out of range\"\n"
+        "  %c = attention(%x, %x, %x, %mask) {causal = false, heads = 2, key_padding = false, kv_heads = 2, score = (s,b,h,i,j) => select(%mask[b,j] != 0 and j <= i, s, -1e+09), visible = none} : f32[B,S,8]\n"
+        "  %n = reduce(%mask) {body = (i,j) => %mask[i,j], extents = [S], kind = sum} : i64[B]\n"
+        "  %y = pointwise(%c, %n) {body = (i,j) => %c[i,bounded(%n[i] - 1, S, 0),j]} : f32[B,8]\n  return y = %y\n}\n")
     (folder / "bert_symlink.onnx").symlink_to("bert.onnx")
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()

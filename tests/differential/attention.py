@@ -391,9 +391,9 @@ def errors_of(spec, data):
         errors += [" is 0", " size 0"]
     key = joined(spec, data)[1]
     if spec["reader"] == "first" and spec["form"] != "cross" and (key.any(1) & ~key[:, data["P"]]).any():
-        errors.append("the first token of a sequence is padding")
+        errors.append("reads the first token of each sequence by itself, and in one it is padding")
     if spec["reader"] == "counted" and (key.any(1) & ~key[np.arange(data["B"]), (data["mask"] != 0).sum(1) - 1]).any():
-        errors.append("a token is padding")
+        errors.append("reads one token of each sequence by itself, and in one it is padding")
     return "|".join(errors)
 
 
