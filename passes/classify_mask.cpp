@@ -16,9 +16,9 @@
 // j <= i + (Sk - Sq) + n. Kernels neither read nor compute the keys outside.
 // Requires: one live score; each row of a token that is no padding is proved to see a key (a row
 // without one is 0 in the op, and an average in the graph); a sequence of padding alone and the row
-// of a padded query, which may see none, are read for nothing else (passes/readers.h). Where one
-// token of each sequence is read by itself, the kernel checks that this token is no padding. Where
-// masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
+// of a padded query, which may see none, are read for nothing else (passes/readers.h). Where the
+// first token of each sequence is read by itself, the kernel checks that it is no padding; one that
+// whole numbers made of inputs name has to see a key, which a sum counts. Where masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
 // on the query is put back where its rows are read.
 // Each row sees a key if what positions and data say holds at some key: the query's own (j = i,
 // behind the keys of a cache), the first, the last, or min(i, Sk - 1). A condition of padding (on the
@@ -85,13 +85,16 @@ class Classifier {
     if (keep_queries) {
       for (const Choice& c : queries_) add_condition(literal(c), found);
     } else {
-      for (const TokenAlone& t : readers.alone)
-        found.visible = ir::logical_and(found.visible, is_visible(facts, t));
+      for (const TokenAlone& t : readers.alone) {
+        ExprRef is_defined =
+            ir::is_int(t.token, 0) ? first_is_visible(facts, t.reader) : token_sees_a_key(facts, t);
+        if (!is_defined) return miss("a token that is read by itself may see no key"), false;
+        found.visible = ir::logical_and(found.visible, is_defined);
+      }
     }
     const std::string problem = problem_of(found);
     if (!problem.empty()) {
       g_.flags.resize(flags);
-      drop_unused_operands();
       return miss(problem), false;
     }
     g_.op(o_).as<ir::AttentionAttrs>() = found;
@@ -142,28 +145,55 @@ class Classifier {
     return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
   }
 
-  // True at every key, and a flag where it is visible and the own key of this token is not.
-  ExprRef is_visible(const MaskFacts& facts, const TokenAlone& alone) {
+  // True at every key, and a flag where it is visible and the first token's own key is not.
+  ExprRef first_is_visible(const MaskFacts& facts, const std::string& reader) {
     ExprPool& pool = g_.pool();
-    std::vector<ValueId> operands = g_.op(o_).operands;
-    ExprRef token = ir::capture({alone.token}, operands)[0];
-    g_.set_operands(o_, operands);
-    token = ir::substitute_indices(facts.own_key, {nullptr, nullptr, token});
-    token = ir::min(
-        token,
+    ExprRef first = ir::substitute_indices(facts.own_key, {nullptr, nullptr, pool.integer(0)});
+    first = ir::min(
+        first,
         ir::sub(keys(), pool.integer(1)));  // there is one wherever there is a key of index 3
-    ExprRef visible = pool.boolean(true), token_visible = visible;
-    for (const Choice& c : keys_) {
-      if (!is_of_key(c)) continue;
-      visible = ir::logical_and(visible, literal(c));
-      token_visible = ir::logical_and(
-          token_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, token}));
+    ExprRef first_visible = pool.boolean(true);
+    for (const Choice& c : padding_) {
+      first_visible = ir::logical_and(
+          first_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, first}));
     }
-    const std::string which = ir::is_int(alone.token, 0) ? "the first" : "one";
     const int64_t flag = flag_of(
-        alone.reader + " reads " + which +
-        " token of each sequence by itself, and in one it is padding; pad on the right, or compile with --skip-passes=classify-mask");
-    return ir::asserted(ir::logical_or(ir::logical_not(visible), token_visible), flag);
+        reader +
+        " reads the first token of each sequence by itself, and in one it is padding; pad on the right, or compile with --skip-passes=classify-mask");
+    return ir::asserted(ir::logical_or(ir::logical_not(is_no_padding()), first_visible), flag);
+  }
+
+  // True at every key, and a flag where it is visible and this token sees none. Null where that
+  // cannot be counted.
+  ExprRef token_sees_a_key(const MaskFacts& facts, const TokenAlone& alone) {
+    if (ir::uses_index(facts.beyond, ir::kHead)) return nullptr;
+    ExprPool& pool = g_.pool();
+    const Indices own = at();
+    ExprRef b = own[0], j = pool.index(1, keys());
+    ExprRef seen = ir::substitute_indices(facts.beyond, {b, own[1], alone.token, j});
+    for (const Choice& c : padding_)
+      seen = ir::logical_and(seen, ir::substitute_indices(ir::free_expr(g_, o_, meaning(c), {}),
+                                                          {b, own[1], own[2], j}));
+    seen = ir::select(seen, pool.integer(1), pool.integer(0));
+    ir::Captured c = ir::capture(seen);
+    const std::string name = g_.value(g_.result(o_)).name + ".seen";
+    const ValueId count =
+        g_.add(OpKind::reduce, c.operands, ir::ReduceAttrs{c.body, {keys()}, ir::ReduceKind::sum},
+               {DType::i64, {b->args[0]}}, name, g_.op(o_).origin);
+    std::vector<ValueId> operands = g_.op(o_).operands;
+    ExprRef some = ir::le(pool.integer(1), ir::capture({ir::load_of(g_, count, {b})}, operands)[0]);
+    g_.set_operands(o_, operands);
+    const int64_t flag = flag_of(
+        alone.reader +
+        " reads one token of each sequence by itself, and in one it is padding before all tokens; pad on the right, or compile with --skip-passes=classify-mask");
+    return ir::asserted(ir::logical_or(ir::logical_not(is_no_padding()), some), flag);
+  }
+
+  // Whether the key is a token.
+  ExprRef is_no_padding() {
+    ExprRef all = g_.pool().boolean(true);
+    for (const Choice& c : padding_) all = ir::logical_and(all, literal(c));
+    return all;
   }
 
   // Conditions on a key that say what padding is: on the key alone, data, not positions, and the same

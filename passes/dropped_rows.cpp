@@ -2,6 +2,7 @@
 #include "passes/dropped_rows.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/matmul.h"
 #include "passes/mask_score.h"
@@ -85,10 +86,13 @@ ExprRef without_assertions(ExprRef condition) {
   return all;
 }
 
-ExprRef mask_of(ExprRef live) {
+ExprRef mask_of(const Graph& g, ExprRef live) {
   const Numbers n = numbers_of(without_assertions(live));
   ExprRef m = n.zero_where_false.empty() ? nullptr : n.zero_where_false[0];
-  return m && loaded(m) ? m : nullptr;
+  const auto v = m ? loaded(m) : std::nullopt;
+  if (!v) return nullptr;
+  const InputRole role = g.value(*v).role;
+  return role == InputRole::mask || role == InputRole::none ? m : nullptr;
 }
 
 std::optional<OutsideRead> DroppedRows::neutral_read(OpId reader, ValueId v) const {
@@ -112,6 +116,7 @@ bool DroppedRows::multiplies_by_zeros(OpId o, ValueId v) const {
   if (op.kind != OpKind::matmul || g_.value(v).type.rank() != 3) return false;
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const bool right = op.operands[1] == v;
+  if (!right && op.operands[0] != v) return false;
   if (right ? attrs.trans_b : !attrs.trans_a) return false;  // the sum is over channels
   if (std::ranges::count(op.operands, v) != 1) return false;
   const Indices at = ir::indices_of(g_, op.results[0]);
@@ -125,15 +130,14 @@ bool DroppedRows::masks_scores(OpId o, ValueId v) const {
   if (g_.op(o).kind != OpKind::pointwise) return false;
   const ValueId scores = g_.result(o);
   if (g_.is_output(scores)) return false;
-  if (std::ranges::any_of(g_.value(scores).users,
-                          [&](OpId user) { return g_.op(user).kind != OpKind::softmax; }))
-    return false;
-  const Indices own = ir::indices_of(g_, scores);
-  if (own.empty()) return false;  // cost: a softmax has an axis
-  if (own.back() != g_.pool().index(static_cast<int64_t>(own.size()) - 1, rows_.length))
-    return false;
+  for (OpId user : g_.value(scores).users) {
+    if (g_.op(user).kind != OpKind::softmax || !stays_in_sequence(g_.result(user))) return false;
+  }
+  const int64_t last = static_cast<int64_t>(g_.value(scores).type.rank()) - 1;
+  ExprRef token = g_.pool().index(last, rows_.length);
   return all_loads(g_, o, v, [&](ExprRef load, ExprRef body) {
-    return load->args[1] == own.back() && is_masked(body, load->args[0], load->args[1]);
+    return load->args[1] == token && !uses(load->args[0], token) &&
+           is_masked(body, load->args[0], token);
   });
 }
 
@@ -154,9 +158,12 @@ ExprRef DroppedRows::where(ExprRef e, ExprRef b, ExprRef s, bool live) const {
   ExprRef condition = ir::substitute_indices(without_assertions(rows_.live), {b, s});
   // A mask that has other readers, such as the count of a mean, is an op of its own.
   ExprRef free = ir::expand(g_, e, [&](ValueId x) { return !is_packed(x); });
-  Numbers known = numbers_of(condition);
-  if (rows_.binary) known.one_where_true.push_back(ir::substitute_indices(rows_.binary, {b, s}));
+  const Numbers known = numbers_of(condition);
+  ExprRef binary = rows_.binary ? ir::substitute_indices(rows_.binary, {b, s}) : nullptr;
   return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
+    if (live && binary && n->kind == ExprKind::fsub && ir::as_real(n->args[0]) == 1.0 &&
+        n->args[1] == ir::convert(binary, n->type))
+      return g_.pool().real(0, n->type);
     if (n == condition) return g_.pool().boolean(live);
     if (live && n == ir::logical_not(condition)) return g_.pool().boolean(false);
     if (contains(live ? known.one_where_true : known.zero_where_false, n))
@@ -165,10 +172,63 @@ ExprRef DroppedRows::where(ExprRef e, ExprRef b, ExprRef s, bool live) const {
   });
 }
 
+// Is a score made of what could hide a token?
+bool DroppedRows::may_hide(ExprRef score) const {
+  bool found = has_large_constant(score);
+  ir::for_each_node(score, [&](ExprRef n) {
+    found |= n->kind == ExprKind::log;
+    if (n->kind == ExprKind::i2f) {
+      ExprRef most = g_.pool().integer(static_cast<int64_t>(kScoreBound));
+      found |= !ir::prove_le(ir::neg(most), n->args[0]) || !ir::prove_le(n->args[0], most);
+    }
+    const auto v = loaded(n);
+    const ir::Op* op = v ? g_.def(*v) : nullptr;
+    if (op && op->kind == OpKind::reduce) {
+      ExprRef body = ir::free_expr(g_, g_.value(*v).def, op->as<ir::ReduceAttrs>().body, {});
+      found |= may_hide(ir::expand(g_, body, [](ValueId) { return true; }));
+    }
+  });
+  return found;
+}
+
+// Is all that follows from v computed for an index of its first axis, that of the sequences, from v
+// at that index alone?
+bool DroppedRows::stays_in_sequence(ValueId v) const {
+  std::set<uint32_t> seen{v.value};
+  std::vector<ValueId> open{v};
+  while (!open.empty()) {
+    const ValueId x = open.back();
+    open.pop_back();
+    for (OpId user : g_.value(x).users) {
+      if (!reads_own_sequence(user, x)) return false;
+      for (ValueId r : g_.op(user).results) {
+        if (seen.insert(r.value).second) open.push_back(r);
+      }
+    }
+  }
+  return true;
+}
+
+bool DroppedRows::reads_own_sequence(OpId reader, ValueId v) const {
+  const ir::Op& op = g_.op(reader);
+  const Indices own = ir::indices_of(g_, op.results[0]);
+  if (own.empty()) return false;
+  if (!all_loads(g_, reader, v, [&](ExprRef load, ExprRef) { return load->args[0] == own[0]; }))
+    return false;
+  for (size_t i = 0; i < ir::first_loaded(op); ++i) {
+    if (op.operands[i] != v) continue;
+    const bool rows = i == 0 && (op.kind == OpKind::norm || op.kind == OpKind::softmax);
+    const bool factor = i == 0 && op.kind == OpKind::matmul && !op.as<ir::MatmulAttrs>().trans_a;
+    if (!(rows || factor) || own.size() < 2) return false;
+  }
+  return true;
+}
+
 // Does a score hide the token (b, s) if it is padding, and no real one?
 bool DroppedRows::is_masked(ExprRef score, ExprRef b, ExprRef s) const {
   ExprRef real = where(score, b, s, true);
-  if (has_large_constant(real)) return false;
+  // What is packed may hide real tokens too, in an op of its own.
+  if (may_hide(where(ir::expand(g_, real, [](ValueId) { return true; }), b, s, true))) return false;
   return upper_bound(where(score, b, s, false), real) <= -kScoreBound - kMaskMargin;
 }
 
@@ -178,7 +238,8 @@ bool DroppedRows::is_no_probability(ExprRef load, ExprRef b, ExprRef s) const {
   const auto v = loaded(load);
   const ir::Op* op = v ? g_.def(*v) : nullptr;
   if (!op || op->kind != OpKind::softmax) return false;
-  if (s != g_.pool().index(s->value, rows_.length)) return false;
+  if (s->kind != ExprKind::index || s->args[0] != rows_.length) return false;
+  if (uses(b, s) || !stays_in_sequence(*v)) return false;
   for (size_t k = 0; k + 1 < load->args.size(); ++k) {
     if (uses(load->args[k], s)) return false;
   }

@@ -8,9 +8,10 @@
 // bounded(mask, 2) == 1. It may not depend on the row then. 0 times a number of a dropped row is
 // taken to be 0.
 // A probability of a softmax is 0 where its score, so substituted, lies 104 below -1000 (exp(-104)
-// is 0 in f32), while scores of real tokens have no constant that could hide them, and are taken to
-// lie within 1000 (docs/numerics.md). A sequence of padding alone has no such scores: what is read
-// of it is undefined, and comes out as 0.
+// is 0 in f32), while scores of real tokens are made of nothing that could hide them (a constant of
+// 1200 or more, a logarithm, integers that are not small), and are taken to lie within 1000
+// (docs/numerics.md). A sequence of padding alone has no such score, and its result is some number.
+// So what is computed of the softmax must not read one sequence for another.
 #pragma once
 
 #include <optional>
@@ -19,10 +20,11 @@
 
 namespace tfcc::passes {
 
-/// A conjunction without its assertions (ir::is_assertion): what it says in a run that no flag ends.
+/// A conjunction without those of its parts that are assertions (ir::is_assertion): what it says in a
+/// run that no flag ends.
 ExprRef without_assertions(ExprRef condition);
-/// The element of a value m where a condition on tokens is m != 0; else null.
-ExprRef mask_of(ExprRef live);
+/// The element of an input m that may be a mask, where a condition on tokens is m != 0; else null.
+ExprRef mask_of(const Graph& graph, ExprRef live);
 
 class DroppedRows {
  public:
@@ -41,7 +43,10 @@ class DroppedRows {
   bool hides_keys(OpId o, ValueId v) const;
 
   ExprRef where(ExprRef e, ExprRef b, ExprRef s, bool live) const;
+  bool may_hide(ExprRef score) const;
   bool is_masked(ExprRef score, ExprRef b, ExprRef s) const;
+  bool stays_in_sequence(ValueId v) const;
+  bool reads_own_sequence(OpId reader, ValueId v) const;
   bool is_no_probability(ExprRef load, ExprRef b, ExprRef s) const;
   bool is_packed(ValueId v) const { return rows_.packed.count(v.value) > 0; }
 

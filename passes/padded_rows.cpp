@@ -45,7 +45,6 @@ class Finder {
                     fmt::format("its batch may have no token: {} may be 0", ir::print(size)));
     }
     for (OpId o : rows_.attentions) must_pack(g_.result(o));
-    if (kept_) return std::nullopt;
     find_sources();
     for (uint32_t v : rows_.packed) note_readers(ValueId{v});
     if (rows_.kept && causal_sums_)
@@ -133,7 +132,7 @@ class Finder {
       rows_.batch = q[0];
       rows_.length = q[1];
       rows_.live = live;
-      if (binary_) rows_.binary = mask_of(live);
+      if (binary_) rows_.binary = mask_of(g_, live);
     } else if (q[0] != rows_.batch || q[1] != rows_.length) {
       return "another attention has another batch";
     } else if (live != rows_.live) {
@@ -201,7 +200,8 @@ class Finder {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
       ExprRef b = load->args[0];
-      if (b->kind != ExprKind::index || b->args[0] != rows_.batch) return false;
+      const bool of_each = b->kind == ExprKind::index && b->args[0] == rows_.batch;
+      if (!of_each && !ir::is_int(rows_.batch, 1)) return false;
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
         const bool of_input = n->kind == ExprKind::load &&
@@ -289,18 +289,24 @@ class Finder {
 
   void note_readers(ValueId v) {
     for (OpId user : g_.value(v).users) {
-      if (reads_rows(user, v) && is_packed(g_.result(user))) continue;
-      const bool fixed = reads_fixed_rows(user, v);
-      rows_.readers.push_back(
-          {user, v, fixed ? OutsideRead::fixed : *DroppedRows(g_, rows_).neutral_read(user, v)});
+      const bool fixed = reads_fixed_rows(user, v), factor = g_.op(user).kind == OpKind::matmul;
+      // An elementwise op that became packed itself reads 0 at rows that are dropped.
+      if (is_packed(g_.result(user)) && (reads_rows(user, v) || !(fixed || factor))) continue;
+      const auto read = fixed ? OutsideRead::fixed : DroppedRows(g_, rows_).neutral_read(user, v);
+      if (!read) {  // of a value that is packed by now, so that it says nothing of padding
+        keep(user, "it reads rows of other tokens, padding among them");
+        continue;
+      }
+      rows_.readers.push_back({user, v, *read});
       if (fixed) all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load); });
     }
   }
 
   bool keep_row(OpId reader, ExprRef load) {
     ExprRef b = g_.pool().index(0, rows_.batch);
-    ExprRef at =
-        ir::rewrite(load->args[1], [&](ExprRef n) { return n == load->args[0] ? b : nullptr; });
+    ExprRef at = ir::rewrite(load->args[1], [&](ExprRef n) {
+      return n->kind == ExprKind::index && n == load->args[0] ? b : nullptr;
+    });
     ExprRef place = ir::free_expr(g_, reader, at, {});
     ExprRef is_it = ir::eq(g_.pool().index(kRow, rows_.length), place);
     rows_.kept = rows_.kept ? ir::logical_or(rows_.kept, is_it) : is_it;

@@ -17,6 +17,7 @@ struct Rows {
   ExprRef token;  // null: several tokens of that sequence
   bool
       padded;  // the row of a padded query is undefined; else only those of a sequence without keys
+  bool chosen = false;  // read on one side of a choice
 };
 
 // What of an expression the loads of certain rows decide. A product with 0 depends on nothing: rows
@@ -205,7 +206,7 @@ class Walk {
   Rows rows_of(ExprRef load) const {
     const Rows& r = rows_.at(value_of(load).value);
     return {ir::substitute_indices(r.batch, load->args),
-            r.token ? ir::substitute_indices(r.token, load->args) : nullptr, r.padded};
+            r.token ? ir::substitute_indices(r.token, load->args) : nullptr, r.padded, r.chosen};
   }
 
   void read(ExprRef e) {
@@ -223,6 +224,7 @@ class Walk {
       for (const bool value : {true, false}) {
         const size_t first = rows.size();
         collect(e->args[value ? 1 : 2], rows);
+        for (size_t k = first; k < rows.size(); ++k) rows[k].chosen = true;
         const auto from = least_of(e->args[0], value);
         for (size_t k = first; from && k < rows.size(); ++k) {
           rows[k].batch = from_there(rows[k].batch, from->first, from->second);
@@ -293,6 +295,7 @@ class Walk {
     if (r.token && uses_many(r.token)) read_several_tokens(r);
     else if (const auto token = token_alone(r)) read_one_token(r, *token);
     if (!found_) found_ = r;
+    found_->chosen |= r.chosen;
     if (found_->batch != r.batch) mixes_batch();
     found_->padded |= r.padded;
     if (!r.token)
@@ -307,12 +310,15 @@ class Walk {
   }
 
   // The place of the token, if it is one of each sequence: over b = index 0, of whole numbers that
-  // reductions make of inputs. A place that is an input may be any token.
+  // reductions make of inputs. A place that is an input may be any token; one that is read on one
+  // side of a choice may be nobody's there.
   std::optional<ExprRef> token_alone(const Rows& r) {
     if (!r.token) return std::nullopt;
+    if (!r.token->has_index && !r.token->has_load) return r.token;
+    if (r.chosen) return std::nullopt;
     ExprRef batch = dims(g_.op(first_.attention).operands[0])[0], b = pool().index(0, batch);
     ExprRef token = ir::expand(g_, r.token, [](ValueId) { return true; });
-    bool alone = true;
+    bool alone = r.batch->kind == ExprKind::index;
     ir::for_each_node(token, [&](ExprRef n) {
       if (n->kind == ExprKind::index) alone &= n == r.batch && n->args[0] == batch;
       if (n->kind != ExprKind::load) return;
@@ -323,9 +329,9 @@ class Walk {
     return ir::rewrite(token, [&](ExprRef n) { return n == r.batch ? b : nullptr; });
   }
 
-  // A token that sees every key that is no padding is undefined in a sequence of padding alone. The
-  // first one (CLS), or the last that a count of the mask names, may be told to be no padding where
-  // it does not.
+  // A token that sees every key that is no padding is undefined in a sequence of padding alone.
+  // Where it does not, the first one (CLS) may be told to be no padding, and one that whole numbers
+  // name to see a key.
   void read_one_token(Rows& r, ExprRef token) {
     auto sees_all = [&](const auto& entry) {
       const MaskFacts& f = entry.second;

@@ -10,10 +10,10 @@
 // are undefined: an element that reads two tokens (a mean, a maximum, a convolution); an attention
 // that reads the rows as keys or values; an output that is reversed or shifted.
 // None are: an expression of which nothing is left if the row's own key is hidden (x * mask,
-// select(mask, x, 0), a product with mask / sum(mask)); an attention that hides the same keys; one
-// token of each sequence by itself, the first or one that whole numbers made of inputs name (as a
-// count of the mask names the last), which a run must not have as padding; another token that sees
-// all keys that are no padding (the last under a triangle); an output with rows at their own place: an axis,
+// select(mask, x, 0), a product with mask / sum(mask)); an attention that hides the same keys; the
+// first token by itself, which a run must not have as padding; one that whole numbers made of inputs
+// name (as a count of the mask names the last), which must see a key; another token that sees all
+// keys that are no padding (the last under a triangle); an output with rows at their own place: an axis,
 // a flattened one, or that of a cache which it continues.
 #pragma once
 
@@ -37,10 +37,10 @@ struct MaskFacts {
   bool padded_rows = false;   // rows of queries whose own key is hidden are undefined too
 };
 
-/// One token of each sequence that is read by itself, so that it may be no padding.
+/// One token of each sequence that is read by itself.
 struct TokenAlone {
-  ExprRef token;       // its place: free, over b = index 0
-  std::string reader;  // the first
+  ExprRef token;       // its place: free, over b = index 0; 0 is the first token
+  std::string reader;  // the first that reads it
 };
 
 /// Who reads rows that attentions leave undefined.

@@ -12,7 +12,9 @@
 // (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition
 // on keys, which counts no tokens; a real token sees itself; what follows from attention is read at
 // its own row, at a row of each sequence that the inputs name, or whole numbers made of them (that
-// row is kept), by a sum or a product over tokens that padding does not change, or as an output.
+// row is kept), by a sum or a product over tokens that padding does not change, among them one with
+// the probabilities of a softmax that hides padding, as keys of another attention that hides it, or
+// as an output.
 #include <algorithm>
 #include <map>
 
