@@ -202,11 +202,18 @@ class Walk {
     if (attrs.epilogue) read(ir::free_epilogue(g_, o, at));
   }
 
+  // An index made of others that elementwise ops compute: (i n + place[i]) / n is i where place is
+  // one in 0..n.
+  ExprRef spelled_out(ExprRef index) const {
+    return index->has_load ? ir::expand(g_, index, [](ValueId) { return true; }) : index;
+  }
+
   // The rows that an element with these indices reads.
   Rows rows_of(ExprRef load) const {
     const Rows& r = rows_.at(value_of(load).value);
-    return {ir::substitute_indices(r.batch, load->args),
-            r.token ? ir::substitute_indices(r.token, load->args) : nullptr, r.padded, r.chosen};
+    return {spelled_out(ir::substitute_indices(r.batch, load->args)),
+            r.token ? spelled_out(ir::substitute_indices(r.token, load->args)) : nullptr, r.padded,
+            r.chosen};
   }
 
   void read(ExprRef e) {
@@ -317,16 +324,15 @@ class Walk {
     if (!r.token->has_index && !r.token->has_load) return r.token;
     if (r.chosen) return std::nullopt;
     ExprRef batch = dims(g_.op(first_.attention).operands[0])[0], b = pool().index(0, batch);
-    ExprRef token = ir::expand(g_, r.token, [](ValueId) { return true; });
     bool alone = r.batch->kind == ExprKind::index;
-    ir::for_each_node(token, [&](ExprRef n) {
+    ir::for_each_node(r.token, [&](ExprRef n) {
       if (n->kind == ExprKind::index) alone &= n == r.batch && n->args[0] == batch;
       if (n->kind != ExprKind::load) return;
       const ir::Op* op = g_.def(value_of(n));
       alone &= op && op->kind == OpKind::reduce && is_given(g_, value_of(n));
     });
     if (!alone) return std::nullopt;
-    return ir::rewrite(token, [&](ExprRef n) { return n == r.batch ? b : nullptr; });
+    return ir::rewrite(r.token, [&](ExprRef n) { return n == r.batch ? b : nullptr; });
   }
 
   // A token that sees every key that is no padding is undefined in a sequence of padding alone.

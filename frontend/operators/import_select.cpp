@@ -47,13 +47,16 @@ Result<void> arg_extreme(Importer& im, bool largest) {
   ExprRef found = ir::eq(e, im.element(best, own));
   if (is_real(e)) found = ir::logical_or(found, ir::is_nan(e));
   ExprRef body = ir::select(found, j, last ? im.integer(-1) : d[axis]);
-  ValueId y = reduction(im, last ? ir::ReduceKind::max : ir::ReduceKind::min, body, {d[axis]},
-                        {DType::i64, kept}, keep ? "" : ".kept");
-  if (!keep) {
-    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(axis));
-    y = reshape(im, y, kept, "");
-  }
-  im.define(0, y);
+  ValueId place = reduction(im, last ? ir::ReduceKind::max : ir::ReduceKind::min, body, {d[axis]},
+                            {DType::i64, kept}, ".place");
+  Dims out = kept;
+  if (!keep) out.erase(out.begin() + static_cast<std::ptrdiff_t>(axis));
+  ExprRef y = im.element(
+      place, ir::reshape_indices(im.pool(), im.index_vars(out), out, kept));
+  // One of the elements is the best, if there are any: so that what it finds is proved to exist.
+  ExprRef most = ir::sub(d[axis], im.integer(1));
+  if (ir::prove_ge0(most)) y = ir::max(im.integer(0), ir::min(y, most));
+  im.define(0, im.pointwise(y, DType::i64, out, ""));
   return {};
 }
 
