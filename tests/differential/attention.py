@@ -389,11 +389,14 @@ def errors_of(spec, data):
     errors = []
     if spec["form"] == "past" and not data["P"]:
         errors += [" is 0", " size 0"]
-    key = joined(spec, data)[1]
+    visible, key = joined(spec, data)
     if spec["reader"] == "first" and spec["form"] != "cross" and (key.any(1) & ~key[:, data["P"]]).any():
         errors.append("reads the first token of each sequence by itself, and in one it is padding")
-    if spec["reader"] == "counted" and (key.any(1) & ~key[np.arange(data["B"]), (data["mask"] != 0).sum(1) - 1]).any():
-        errors.append("reads one token of each sequence by itself, and in one it is padding")
+    if spec["reader"] == "counted":
+        last = (np.arange(data["B"]), (data["mask"] != 0).sum(1) - 1)
+        sees = np.broadcast_to(visible.any(1), (data["B"], data["Sq"], data["Sk"]))[last].any(1)
+        if (key.any(1) & ~sees).any():
+            errors.append("reads one token of each sequence by itself, and in one it is padding before all tokens")
     return "|".join(errors)
 
 
