@@ -10,7 +10,9 @@
 //           return last = %n : f32[T,64]
 // All but the tokens follows from cu_seqlens: what `pack` would have made of sequences padded on
 // the right, and with `longest` the length that these would have. So the graph means what it meant:
-// the mask is 1 at tokens that are given and 0 behind them, and the rest is substituted. Requires:
+// the mask is 1 at tokens that are given and 0 behind them, its sum is the number of tokens, and the
+// rest is substituted. What `live` asserts of tokens that are read by themselves holds: a sequence
+// has a token, and a place behind the last one is refused. Requires:
 //   - which tokens are real is said by one input alone, at its own place: 1 (or 0) is proved to make
 //     it true and the other false. It is a mask, no ids, and finds no element. Or it is s < n, where
 //     n is lengths[b] of an input, or the sum of a mask over its row;
@@ -24,6 +26,7 @@
 #include <map>
 #include <set>
 
+#include "passes/dropped_rows.h"
 #include "passes/passes.h"
 #include "passes/row_ops.h"
 
@@ -39,6 +42,7 @@ class Ragged {
     make_inputs();
     own_flag();
     const std::vector<OpId> ops = g_.order();
+    find_counts();
     for (OpId o : ops) {
       if (!rewrite_op(o)) return false;
     }
@@ -90,7 +94,7 @@ class Ragged {
   }
 
   ExprRef live() const {
-    return ir::free_expr(g_, pack_, g_.op(pack_).as<ir::PackAttrs>().live, {});
+    return without_assertions(ir::free_expr(g_, pack_, g_.op(pack_).as<ir::PackAttrs>().live, {}));
   }
 
   // The mask of which live counts the tokens: s < sum over k of mask[b,k].
@@ -108,13 +112,23 @@ class Ragged {
     return mask_.valid();
   }
 
+  // Whole numbers that count the tokens of a sequence.
+  void find_counts() {
+    if (!mask_.valid() || real_ != 1) return;
+    for (OpId o : g_.order()) {
+      const ValueId v = g_.result(o);
+      if (summed_mask(v) == mask_ && !is_float(g_.value(v).type.dtype)) counts_.insert(v.value);
+    }
+  }
+
   // What v sums up over tokens, if that is a padded input at its own place.
   ValueId summed_mask(ValueId v) const {
     const ir::Op* op = g_.def(v);
     if (!op || op->kind != OpKind::reduce) return {};
     const auto& sum = op->as<ir::ReduceAttrs>();
     const ExprRef body = ir::free_expr(g_, g_.value(v).def, sum.body, {});
-    const auto mask = loaded_at(body, {pool_.index(0, batch_), pool_.index(1, length_)});
+    const auto rank = static_cast<int64_t>(g_.value(v).type.rank());
+    const auto mask = loaded_at(body, {pool_.index(0, batch_), pool_.index(rank, length_)});
     return sum.kind == ir::ReduceKind::sum && mask && is_padded(*mask) ? *mask : ValueId{};
   }
 
@@ -264,6 +278,15 @@ class Ragged {
                       ir::convert(pool_.integer(1 - real_), type));
   }
 
+  // A free expression with counts of the mask as the tokens of a sequence, which has one at least.
+  ExprRef counted(ExprRef e) const {
+    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      const auto v = loaded(n);
+      if (!v || !counts_.count(v->value)) return nullptr;
+      return ir::max(pool_.integer(1), ir::load_of(g_, new_[2], {n->args[0]}));
+    });
+  }
+
   // A free expression with the inputs as they are given now. What a padded input has at no real
   // token is 0; who reads that is in doubtful_.
   ExprRef given(ExprRef e) const {
@@ -319,7 +342,7 @@ class Ragged {
     const std::vector<ExprRef*> bodies = ir::expressions_of(copy);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
-      free.push_back(ir::free_expr(g_, o, *body, {}));
+      free.push_back(counted(ir::free_expr(g_, o, *body, {})));
       if (!is_right(o, free.back(), by_rows, doubtful)) return false;
       free.back() = given(free.back());
       if (doubtful) free.back() = guarded(o, free.back());
@@ -497,6 +520,7 @@ class Ragged {
   std::map<uint32_t, ValueId> ragged_;   // inputs, by padded ones
   std::vector<ValueId> made_;            // inputs from now on
   std::set<uint32_t> doubtful_;          // at padding
+  std::set<uint32_t> counts_;            // of the tokens of each sequence
   std::map<uint32_t, ValueId> outputs_;  // by padded ones
   std::optional<int64_t> flag_;
 };

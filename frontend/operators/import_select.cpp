@@ -51,8 +51,7 @@ Result<void> arg_extreme(Importer& im, bool largest) {
                             {DType::i64, kept}, ".place");
   Dims out = kept;
   if (!keep) out.erase(out.begin() + static_cast<std::ptrdiff_t>(axis));
-  ExprRef y = im.element(
-      place, ir::reshape_indices(im.pool(), im.index_vars(out), out, kept));
+  ExprRef y = im.element(place, ir::reshape_indices(im.pool(), im.index_vars(out), out, kept));
   // One of the elements is the best, if there are any: so that what it finds is proved to exist.
   ExprRef most = ir::sub(d[axis], im.integer(1));
   if (ir::prove_ge0(most)) y = ir::max(im.integer(0), ir::min(y, most));
