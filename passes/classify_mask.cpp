@@ -88,7 +88,10 @@ class Classifier {
       for (const TokenAlone& t : readers.alone) {
         ExprRef is_defined =
             ir::is_int(t.token, 0) ? first_is_visible(facts, t.reader) : token_sees_a_key(facts, t);
-        if (!is_defined) return miss("a token that is read by itself may see no key"), false;
+        if (!is_defined) {
+          g_.flags.resize(flags);
+          return miss("a token that is read by itself may see no key"), false;
+        }
         found.visible = ir::logical_and(found.visible, is_defined);
       }
     }
@@ -169,6 +172,7 @@ class Classifier {
     if (ir::uses_index(facts.beyond, ir::kHead)) return nullptr;
     ExprPool& pool = g_.pool();
     const Indices own = at();
+    ExprRef batch = g_.value(g_.op(o_).operands[0]).type.dims[0];
     ExprRef b = own[0], j = pool.index(1, keys());
     ExprRef seen = ir::substitute_indices(facts.beyond, {b, own[1], alone.token, j});
     for (const Choice& c : padding_)
@@ -179,13 +183,13 @@ class Classifier {
     const std::string name = g_.value(g_.result(o_)).name + ".seen";
     const ValueId count =
         g_.add(OpKind::reduce, c.operands, ir::ReduceAttrs{c.body, {keys()}, ir::ReduceKind::sum},
-               {DType::i64, {b->args[0]}}, name, g_.op(o_).origin);
+               {DType::i64, {batch}}, name, g_.op(o_).origin);
     std::vector<ValueId> operands = g_.op(o_).operands;
     ExprRef some = ir::le(pool.integer(1), ir::capture({ir::load_of(g_, count, {b})}, operands)[0]);
     g_.set_operands(o_, operands);
     const int64_t flag = flag_of(
         alone.reader +
-        " reads one token of each sequence by itself, and in one it is padding before all tokens; pad on the right, or compile with --skip-passes=classify-mask");
+        " reads one token of each sequence by itself, and in one it is padding that sees no token; pad on the right, or compile with --skip-passes=classify-mask");
     return ir::asserted(ir::logical_or(ir::logical_not(is_no_padding()), some), flag);
   }
 

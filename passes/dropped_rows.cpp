@@ -158,12 +158,16 @@ ExprRef DroppedRows::where(ExprRef e, ExprRef b, ExprRef s, bool live) const {
   ExprRef condition = ir::substitute_indices(without_assertions(rows_.live), {b, s});
   // A mask that has other readers, such as the count of a mean, is an op of its own.
   ExprRef free = ir::expand(g_, e, [&](ValueId x) { return !is_packed(x); });
-  const Numbers known = numbers_of(condition);
+  Numbers known = numbers_of(condition);
   ExprRef binary = rows_.binary ? ir::substitute_indices(rows_.binary, {b, s}) : nullptr;
+  if (binary && binary->type != Scalar::i64) known.one_where_true.push_back(binary);
   return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
-    if (live && binary && n->kind == ExprKind::fsub && ir::as_real(n->args[0]) == 1.0 &&
-        n->args[1] == ir::convert(binary, n->type))
-      return g_.pool().real(0, n->type);
+    // Compared, a mask may be more than 0 and 1: it is 1 where a real is computed with it.
+    if (live && binary && n->kind == ExprKind::i2f)
+      return ir::convert(
+          ir::rewrite(n->args[0],
+                      [&](ExprRef m) { return m == binary ? g_.pool().integer(1) : nullptr; }),
+          n->type);
     if (n == condition) return g_.pool().boolean(live);
     if (live && n == ir::logical_not(condition)) return g_.pool().boolean(false);
     if (contains(live ? known.one_where_true : known.zero_where_false, n))
@@ -172,9 +176,12 @@ ExprRef DroppedRows::where(ExprRef e, ExprRef b, ExprRef s, bool live) const {
   });
 }
 
-// Is a score made of what could hide a token?
+// Is a score made of what could hide a token? A number within 1000 stays far from it unless an
+// exponential, a quotient or a factor takes it there.
 bool DroppedRows::may_hide(ExprRef score) const {
-  bool found = has_large_constant(score);
+  constexpr double kFarAway = 1e5;
+  const Interval of_score = bounds(score);
+  bool found = has_large_constant(score) || !(of_score.low >= -kFarAway);
   ir::for_each_node(score, [&](ExprRef n) {
     found |= n->kind == ExprKind::log;
     if (n->kind == ExprKind::i2f) {
@@ -218,7 +225,9 @@ bool DroppedRows::reads_own_sequence(OpId reader, ValueId v) const {
   for (size_t i = 0; i < ir::first_loaded(op); ++i) {
     if (op.operands[i] != v) continue;
     const bool rows = i == 0 && (op.kind == OpKind::norm || op.kind == OpKind::softmax);
-    const bool factor = i == 0 && op.kind == OpKind::matmul && !op.as<ir::MatmulAttrs>().trans_a;
+    const bool batched = g_.value(v).type.rank() > 2;
+    const bool factor =
+        op.kind == OpKind::matmul && (batched || (i == 0 && !op.as<ir::MatmulAttrs>().trans_a));
     if (!(rows || factor) || own.size() < 2) return false;
   }
   return true;

@@ -135,9 +135,10 @@ class Finder {
       if (binary_) rows_.binary = mask_of(g_, live);
     } else if (q[0] != rows_.batch || q[1] != rows_.length) {
       return "another attention has another batch";
-    } else if (live != rows_.live) {
+    } else if (without_assertions(live) != without_assertions(rows_.live)) {
       return "another attention has another condition on keys";
     }
+    rows_.live = ir::logical_and(rows_.live, live);  // with what each of them asserts
     ExprRef query = g_.pool().index(ir::kQuery, q[1]);
     ExprRef self = condition.rest
                        ? ir::substitute_indices(condition.rest, {nullptr, nullptr, nullptr, query})

@@ -21,8 +21,8 @@
 //      select(mask != 0, x, -inf), x * f32(mask). 0 times a number of a dropped row is taken to be
 //      0. It may have been a NaN; a NaN at padding never reaches a real token. A softmax over tokens
 //      and an attention of other queries may hide padding, too (passes/dropped_rows.h). A softmax
-//      may add a multiple of 1 - m, with a mask m whose condition is m != 0; a run checks then that
-//      m is 0 or 1.
+//      may compute reals with a mask m whose condition is m != 0, such as -10000 * (1 - m); m is
+//      taken for 1 at real tokens then, and a run checks that it is 0 or 1.
 // What attention reads is packed too as far as nobody else needs it at padding; else it is
 // gathered.
 #pragma once
@@ -48,8 +48,8 @@ struct PaddedRows {
   /// Over index 0 and 1, (b, s), free: whether the token is attended to, and whether its row is
   /// read from outside (or null).
   ExprRef live = nullptr, kept = nullptr;
-  /// The element of an input m where live is m != 0, if 1 - m is taken for 0 at real tokens, so that a
-  /// run has to check that m is 0 or 1; else null.
+  /// The element of an input m where live is m != 0, if it is taken for 1 at real tokens where reals
+  /// are computed with it, so that a run has to check that it is 0 or 1; else null.
   ExprRef binary = nullptr;
   std::vector<OpId> attentions;  // of these tokens, all with this condition
   std::set<uint32_t> packed;     // values that are computed for live and kept rows alone

@@ -117,7 +117,9 @@ class Ragged {
     if (!mask_.valid() || real_ != 1) return;
     for (OpId o : g_.order()) {
       const ValueId v = g_.result(o);
-      if (summed_mask(v) == mask_ && !is_float(g_.value(v).type.dtype)) counts_.insert(v.value);
+      const DType type = g_.value(v).type.dtype;
+      if (type != DType::i64 && type != DType::i32) continue;
+      if (summed_mask(v) == mask_) counts_.insert(v.value);
     }
   }
 
@@ -126,6 +128,7 @@ class Ragged {
     const ir::Op* op = g_.def(v);
     if (!op || op->kind != OpKind::reduce) return {};
     const auto& sum = op->as<ir::ReduceAttrs>();
+    if (sum.extents != std::vector<ExprRef>{length_}) return {};
     const ExprRef body = ir::free_expr(g_, g_.value(v).def, sum.body, {});
     const auto rank = static_cast<int64_t>(g_.value(v).type.rank());
     const auto mask = loaded_at(body, {pool_.index(0, batch_), pool_.index(rank, length_)});

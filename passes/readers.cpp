@@ -324,7 +324,7 @@ class Walk {
     if (!r.token->has_index && !r.token->has_load) return r.token;
     if (r.chosen) return std::nullopt;
     ExprRef batch = dims(g_.op(first_.attention).operands[0])[0], b = pool().index(0, batch);
-    bool alone = r.batch->kind == ExprKind::index;
+    bool alone = r.batch->kind == ExprKind::index || ir::is_int(batch, 1);
     ir::for_each_node(r.token, [&](ExprRef n) {
       if (n->kind == ExprKind::index) alone &= n == r.batch && n->args[0] == batch;
       if (n->kind != ExprKind::load) return;

@@ -396,7 +396,7 @@ def errors_of(spec, data):
         last = (np.arange(data["B"]), (data["mask"] != 0).sum(1) - 1)
         sees = np.broadcast_to(visible.any(1), (data["B"], data["Sq"], data["Sk"]))[last].any(1)
         if (key.any(1) & ~sees).any():
-            errors.append("reads one token of each sequence by itself, and in one it is padding before all tokens")
+            errors.append("reads one token of each sequence by itself, and in one it is padding that sees no token")
     return "|".join(errors)
 
 
