@@ -18,8 +18,9 @@
 // without one is 0 in the op, and an average in the graph); a sequence of padding alone and the row
 // of a padded query, which may see none, are read for nothing else (passes/readers.h). Where the
 // first token of each sequence is read by itself, the kernel checks that it is no padding; one that
-// whole numbers made of inputs name has to see a key, which a sum counts. Where masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
-// on the query is put back where its rows are read.
+// whole numbers made of inputs name has to see a key, which a sum counts. Where masked scores are
+// -inf, a row without a key is 0 with the mask in the score too, and a condition on the query is
+// put back where its rows are read.
 // Each row sees a key if what positions and data say holds at some key: the query's own (j = i,
 // behind the keys of a cache), the first, the last, or min(i, Sk - 1). A condition of padding (on the
 // key alone: it loads, and uses neither h nor i; passes/padding_condition.h) may hide all keys of a

@@ -9,9 +9,10 @@
 // taken to be 0.
 // A probability of a softmax is 0 where its score, so substituted, lies 104 below -1000 (exp(-104)
 // is 0 in f32), while scores of real tokens are made of nothing that could hide them (a constant of
-// 1200 or more, a logarithm, integers that are not small), and are taken to lie within 1000
-// (docs/numerics.md). A sequence of padding alone has no such score, and its result is some number.
-// So what is computed of the softmax must not read one sequence for another.
+// 1200 or more, a logarithm, integers that are not small, a quotient or an exponential without a
+// bound), and are taken to lie within 1000 (docs/numerics.md). A sequence of padding alone has no
+// such score, and its result is some number. So what is computed of the softmax must not read one
+// sequence for another.
 #pragma once
 
 #include <optional>
