@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -32,6 +33,15 @@ struct CommandLine {
   compiler::Options options;
 };
 
+// Has it a past, or tokens that do not see those behind them?
+bool is_decoder(const ir::Graph& graph) {
+  const auto is_causal = [&](ir::OpId o) {
+    const ir::Op& op = graph.op(o);
+    return op.kind == ir::OpKind::attention && op.as<ir::AttentionAttrs>().causal;
+  };
+  return graph.size_with(SizeRole::past) || std::ranges::any_of(graph.order(), is_causal);
+}
+
 void show(const compiler::Optimised& done, bool everything) {
   const frontend::ImportReport& import = done.import;
   std::printf(
@@ -58,7 +68,9 @@ void show(const compiler::Optimised& done, bool everything) {
   }
   std::printf("%zu ops after all passes\n", compiler::count_ops(done.graph));
   for (const std::string& note : done.notes) std::printf("%s\n", note.c_str());
-  if (done.lifted > 0) std::printf("  %-20s %4zu\n", "lift-kv-cache", done.lifted);
+  const bool decodes = is_decoder(done.graph) && !done.no_generation.empty();
+  if (done.lifted > 0 || decodes) std::printf("  %-20s %4zu\n", "lift-kv-cache", done.lifted);
+  if (decodes) std::printf("    no program for generation: %s\n", done.no_generation.c_str());
 }
 
 Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& result) {

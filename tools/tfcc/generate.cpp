@@ -338,6 +338,9 @@ Result<void> run_generate(Options o) {
   TFCC_TRY(Model model, Model::load(o.model, load));
   auto made = Generator::make(model, o.generator);
   if (!made) return Error{made.error().code, o.model + ": " + made.error().message};
+  if (const auto lifted = model.generation(); !lifted && !o.generator.literal && !o.quiet)
+    std::fprintf(stderr, "%s; it runs as it was exported, a sequence at a time\n",
+                 lifted.error().message.c_str());
   Session session{o, *made, {}, {}, o.stop_ids};
   const TokenizerFiles files(model, o.tokenizer);
   if (given.empty()) {
