@@ -21,16 +21,6 @@ bool CachedLayers::find_attentions() {
   return !attentions_.empty() || sums_;
 }
 
-bool CachedLayers::is_rows(ValueId v) const {
-  const auto& d = g_.value(v).type.dims;
-  return d.size() >= 2 && d[1] == length_ && (d[0] == batch_ || ir::is_int(d[0], 1));
-}
-
-// Element (b, j, c) of keys, values or what becomes of them, from past and rows.
-ExprRef CachedLayers::from_rows(ValueId v, const Indices& at) const {
-  return ir::expand(g_, ir::load_of(g_, v, at), [&](ValueId x) { return !is_rows(x); });
-}
-
 bool CachedLayers::find_layers() {
   for (OpId o : attentions_) {
     const ir::Op& op = g_.op(o);
@@ -92,8 +82,9 @@ bool CachedLayers::is_present(const Graph::Output& output, const Appended& a) {
   Indices later = at;
   for (ExprRef& x : later)
     x = ir::rewrite(x, [&](ExprRef n) -> ExprRef { return n == j ? ir::add(past_, s_) : nullptr; });
-  return given(from_rows(output.value, at), nullptr) == a.old &&
-         given(from_rows(output.value, later), nullptr) == a.rows;
+  if (given(from_rows(output.value, at), nullptr) != a.old) return false;
+  ExprRef rows = from_rows(output.value, later);
+  return given(rows, nullptr) == a.rows || from_all(rows) == from_all(a.rows);
 }
 
 bool CachedLayers::match_outputs() {
@@ -122,7 +113,7 @@ bool CachedLayers::match_outputs() {
     last = present->second;
   }
   for (size_t i = 0; i < taken.size(); ++i) {
-    if (taken[i]) continue;
+    if (taken[i] || is_carried(i)) continue;
     const Graph::Output& o = g_.outputs[i];
     const ir::Type& type = g_.value(o.value).type;
     const bool rows =

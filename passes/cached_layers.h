@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "passes/decoder_inputs.h"
+#include "passes/context_rows.h"
 
 namespace tfcc::passes {
 
@@ -22,9 +22,9 @@ struct Layer {
   Appended keys, values;
 };
 
-class CachedLayers : protected DecoderInputs {
+class CachedLayers : protected ContextRows {
  protected:
-  using DecoderInputs::DecoderInputs;
+  using ContextRows::ContextRows;
 
   /// False if there is none, nor a linear one.
   bool find_attentions();
@@ -35,16 +35,12 @@ class CachedLayers : protected DecoderInputs {
   /// the logits. False with a miss if there is none.
   bool match_outputs();
 
-  /// A value of rows of the new tokens.
-  bool is_rows(ValueId v) const;
-
   std::vector<OpId> attentions_;
   std::vector<Layer> layers_;
   bool sums_ = false;  // there are linear attentions
   ValueId logits_;
 
  private:
-  ExprRef from_rows(ValueId v, const Indices& at) const;
   bool find_appended(OpId o, ValueId v, Appended& out);
   bool is_circular(ExprRef element) const;
   bool is_present(const Graph::Output& output, const Appended& a);

@@ -18,6 +18,7 @@
 //   4. A query sees no key behind it, and everything from ids to logits is row by row but attention. So what a token's row is
 //      depends on the tokens before it alone, and steps of any size are the whole.
 //   5. One output has a row for each token, the logits; the others are those of 2.
+// Keys may be computed of a past that is no cache of them; passes/context_rows.cpp gives 1 and 2 then.
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
 // Inputs are known by their roles, or by use (passes/decoder_inputs.h). A cache may be written in place: then P is what a
@@ -58,6 +59,7 @@ class Lifter : CachedLayers {
     if (g_.size_with(SizeRole::packed))
       return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
+    arrange();
     make_inputs();
     if (!find_layers() || !match_outputs()) return false;
     find_wanted();

@@ -6,8 +6,8 @@
     decoder_variants.py --make           writes decoder_variants.json anew, by ONNX Runtime
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
-GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition; with a past and without, with positions as an input and
-without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
+GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition, and of each head alone; keys and
+values as products of a latent that is the past; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import json
 import subprocess
@@ -35,7 +35,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": None, "in_place": None}
+         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -52,6 +52,9 @@ VARIANTS = {
     "pairs_of_a_part_turn": {"rotary": "pairs", "turned": 4},
     "norms_of_heads": {"norms": "before"},
     "norms_behind_the_transposition": {"norms": "behind"},
+    "norms_of_each_head": {"norms": "apart"},
+    "latent": {"kv_heads": 4, "latent": 12, "turned": 4},
+    "latent_of_pairs": {"kv_heads": 4, "latent": 12, "turned": 4, "rotary": "pairs", "positions": False},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
@@ -83,8 +86,13 @@ def weights_of(v):
     w.add("embed_tokens.weight", (VOCABULARY, hidden), 1.0)
     for i in range(LAYERS):
         attention = f"layers.{i}.self_attn"
-        for part, rows, gain in (("q_proj", v["heads"] * HEAD, 1.6), ("k_proj", v["kv_heads"] * HEAD, 1.6), ("v_proj", v["kv_heads"] * HEAD, 1),
-                                 ("o_proj", hidden, 1)):
+        parts = (("q_proj", v["heads"] * HEAD, 1.6), ("k_proj", v["kv_heads"] * HEAD, 1.6), ("v_proj", v["kv_heads"] * HEAD, 1), ("o_proj", hidden, 1))
+        if v["latent"]:
+            wider = HEAD + v["turned"]
+            parts = (("q_proj", v["heads"] * wider, 1.6), ("down_proj", v["latent"] + v["turned"], 1.6), ("o_proj", hidden, 1))
+            w.add(f"{attention}.latent_norm.weight", (v["latent"],), 0.1, 1.0)
+            w.add(f"{attention}.up_proj.weight", (v["heads"] * 2 * HEAD, v["latent"]), 1.6 / np.sqrt(v["latent"]))
+        for part, rows, gain in parts:
             w.add(f"{attention}.{part}.weight", (rows, hidden), gain / np.sqrt(hidden))
         for part in ("gate_proj", "up_proj"):
             w.add(f"layers.{i}.mlp.{part}.weight", (INNER, hidden), 1 / np.sqrt(hidden))
@@ -92,7 +100,8 @@ def weights_of(v):
         for norm in ("input_layernorm", "post_attention_layernorm"):
             w.add(f"layers.{i}.{norm}.weight", (hidden,), 0.1, 1.0)
         for norm in ("q_norm", "k_norm"):
-            w.add(f"{attention}.{norm}.weight", (HEAD,), 0.1, 1.0)
+            for head in [""] if v["norms"] != "apart" else [f".{i}" for i in range(v["heads"])]:
+                w.add(f"{attention}.{norm}{head}.weight", (HEAD,), 0.1, 1.0)
     w.add("norm.weight", (hidden,), 0.1, 1.0)
     w.add("lm_head.weight", (VOCABULARY, hidden), 1 / np.sqrt(hidden))
     return w
@@ -137,7 +146,7 @@ def turn(s, v, x, cos, sin):
     def columns(y, first, last, step=1):
         return s("Slice", y, s.const([first]), s.const([last]), s.const([3]), s.const([step]))
     turned = v["turned"]
-    head = columns(x, 0, turned) if turned < HEAD else x
+    head = columns(x, 0, turned) if turned < HEAD and not v["latent"] else x
     if v["rotary"] == "halves":
         other = s("Concat", s("Neg", columns(head, turned // 2, turned)), columns(head, 0, turned // 2), axis=-1)
         y = s("Add", s("Mul", head, cos), s("Mul", other, sin))
@@ -146,7 +155,7 @@ def turn(s, v, x, cos, sin):
         parts = [s("Sub", s("Mul", even, cos), s("Mul", odd, sin)), s("Add", s("Mul", odd, cos), s("Mul", even, sin))]
         pairs = s("Concat", *(s("Unsqueeze", p, s.const([-1])) for p in parts), axis=-1)
         y = s("Reshape", pairs, s("Shape", head), allowzero=0)
-    return s("Concat", y, columns(x, turned, HEAD), axis=-1) if turned < HEAD else y
+    return s("Concat", y, columns(x, turned, HEAD), axis=-1) if turned < HEAD and not v["latent"] else y
 
 
 def attention(g, s, v, x, mask, angles, weights, name, layer):
@@ -156,6 +165,8 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
         y = s.at(part)("MatMul", x, g.matrix(weights[f"{name}.{part}.weight"]))
         return s("Reshape", y, head_shape(g, s, batch, count, HEAD), allowzero=0)
     q, k, values = project("q_proj", v["heads"]), project("k_proj", v["kv_heads"]), project("v_proj", v["kv_heads"])
+    if v["norms"] == "apart":
+        q, k = (norms_apart(g, s.at(part), y, count, weights, f"{name}.{part}") for part, y, count in (("q_norm", q, v["heads"]), ("k_norm", k, v["kv_heads"])))
     def normalised(q, k):
         return (rms_norm(g, s.at(part), y, weights, f"{name}.{part}")[0] for part, y in (("q_norm", q), ("k_norm", k)))
     if v["norms"] == "before":
@@ -178,6 +189,41 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
     if v["cap"]:
         score = s("Mul", s("Tanh", s("Div", score, s.const(v["cap"], np.float32))), s.const(v["cap"], np.float32))
     return o_proj(g, s, v, s("MatMul", s("Softmax", s("Add", score, mask), axis=-1), values), batch, weights, name)
+
+
+def norms_apart(g, s, x, heads, weights, name):
+    """As StableLM 2 has it: a norm with weights of its own for each head of x [B,S,heads,HEAD]."""
+    each = []
+    for i in range(heads):
+        one = s("Slice", x, s.const([i]), s.const([i + 1]), s.const([2]))
+        each.append(s("LayerNormalization", s("Transpose", one, perm=[0, 2, 1, 3]), g.weight(f"{name}.{i}.weight", weights[f"{name}.{i}.weight"]), axis=-1, epsilon=1e-5))
+    return s("Transpose", s("Concat", *each, axis=1), perm=[0, 2, 1, 3])
+
+
+def latent_attention(g, s, v, x, mask, angles, weights, name, layer):
+    """Keys and values are products of a latent [B,1,P + S,latent]. It is the past, with the part of all keys that turns: [B,1,P + S,turned]."""
+    batch, latent, turned = size(s, x, 0), v["latent"], v["turned"]
+    def columns(y, first, last):
+        return s("Slice", y, s.const([first]), s.const([last]), s.const([3]))
+    q = s.at("q_proj")("MatMul", x, g.matrix(weights[name + ".q_proj.weight"]))
+    q = s("Transpose", s("Reshape", q, head_shape(g, s, batch, v["heads"], HEAD + turned), allowzero=0), perm=[0, 2, 1, 3])
+    down = s("Unsqueeze", s.at("down_proj")("MatMul", x, g.matrix(weights[name + ".down_proj.weight"])), s.const([1]))
+    kept, _ = rms_norm(g, s.at("latent_norm"), columns(down, 0, latent), weights, name + ".latent_norm")
+    k = turn(s, v, columns(down, latent, latent + turned), *angles)
+    dims = {"key": (kept, latent), "value": (k, turned)}
+    whole = {}
+    for half, (y, width) in dims.items():
+        past = g.input(f"past_key_values.{layer}.{half}", np.float32, [BATCH, 1, PAST, width])
+        whole[half] = s("Concat", past, y, axis=2, out=f"present.{layer}.{half}")
+        g.later_outputs.append((whole[half], np.float32, [BATCH, 1, TOTAL, width]))
+    up = s.at("up_proj")("MatMul", whole["key"], g.matrix(weights[name + ".up_proj.weight"]))
+    up = s("Transpose", s("Reshape", up, head_shape(g, s, batch, v["heads"], 2 * HEAD), allowzero=0), perm=[0, 2, 1, 3])
+    wide = s("Expand", whole["value"], s("Concat", s.const([1, v["heads"]]), s.const([1, 1]), axis=0))
+    k = s("Concat", columns(up, 0, HEAD), wide, axis=-1)
+    q = s("Concat", columns(q, 0, HEAD), turn(s, v, columns(q, HEAD, HEAD + turned), *angles), axis=-1)
+    score = s("Mul", s("MatMul", q, s("Transpose", k, perm=[0, 1, 3, 2])), s.const(np.float32((HEAD + turned) ** -0.5), np.float32))
+    y = s("MatMul", s("Softmax", s("Add", score, mask), axis=-1), columns(up, HEAD, 2 * HEAD))
+    return o_proj(g, s, v, y, batch, weights, name)
 
 
 def in_place(g, s, v, layer, k, values):
@@ -224,7 +270,8 @@ def build(v):
     for i in range(LAYERS):
         b, name = g.at(f"/model/layers.{i}"), f"layers.{i}"
         y, x = rms_norm(g, b.at("input_layernorm"), x, weights, name + ".input_layernorm")
-        x = b("Add", x, attention(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
+        attend = latent_attention if v["latent"] else attention
+        x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
         x = b("Add", x, gated_silu(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")

@@ -17,10 +17,9 @@ using ir::HostTensor;
 using Tensors = std::map<std::string, HostTensor>;
 using Ints = std::vector<int64_t>;
 
-// The graph of this name in lift_kv_cache.tfir, before the pass.
-ir::Graph graph_of(const std::string& name) {
-  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache" +
-                       std::string(name.starts_with("lifts_sums") ? "_sums" : "") + ".tfir");
+// The graph of this name in lift_kv_cache.tfir, or in the file of that suffix, before the pass.
+ir::Graph graph_of(const std::string& name, const std::string& suffix = "") {
+  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache" + suffix + ".tfir");
   std::stringstream all;
   all << stream.rdbuf();
   const std::string text = all.str();
@@ -104,8 +103,8 @@ std::vector<double> in_steps(const ir::Graph& g, const Ints& ids, int64_t chunk)
   return logits;
 }
 
-void steps_are_the_whole(const std::string& name, size_t length) {
-  const ir::Graph before = graph_of(name);
+void steps_are_the_whole(const std::string& name, size_t length, const std::string& suffix = "") {
+  const ir::Graph before = graph_of(name, suffix);
   for (const bool all_passes : {false, true}) {
     ir::Graph lifted = before;
     const std::vector<std::string> passes = all_passes ? generation_passes(default_pipeline())
@@ -131,10 +130,18 @@ void steps_are_the_whole(const std::string& name, size_t length) {
 TEST(LiftKvCache, StepsAreTheWhole) {
   steps_are_the_whole("lifts_a_past", 70);
   steps_are_the_whole("lifts_whole_sequences", 32);
-  steps_are_the_whole("lifts_sums", 70);
-  steps_are_the_whole("lifts_sums_and_a_cache", 70);
-  steps_are_the_whole("lifts_sums_that_decay_together", 20);
-  steps_are_the_whole("lifts_sums_of_shared_keys", 20);
+  steps_are_the_whole("lifts_sums", 70, "_sums");
+  steps_are_the_whole("lifts_sums_and_a_cache", 70, "_sums");
+  steps_are_the_whole("lifts_sums_that_decay_together", 20, "_sums");
+  steps_are_the_whole("lifts_sums_of_shared_keys", 20, "_sums");
+}
+
+TEST(LiftKvCache, StepsAreTheWholeOfAContext) {
+  for (const char* name :
+       {"lifts_a_latent", "lifts_a_norm_of_a_latent", "lifts_a_softmax_of_a_latent",
+        "lifts_norms_of_heads", "lifts_sums_of_heads", "lifts_products_of_heads",
+        "lifts_a_present_by_other_ops"})
+    steps_are_the_whole(name, 30, "_context");
 }
 
 TEST(LiftKvCache, SaysWhatIsPastTheEndOfATable) {

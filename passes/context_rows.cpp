@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/context_rows.h"
+
+#include <algorithm>
+
+#include "ir/ir.h"
+#include "passes/row_ops.h"
+
+namespace tfcc::passes {
+namespace {
+
+// Where axis k of a tensor goes when `token` becomes axis 1.
+size_t moved(size_t k, size_t token) {
+  if (k == token) return 1;
+  return k >= 1 && k < token ? k + 1 : k;
+}
+
+std::vector<ExprRef> with_tokens_first(const std::vector<ExprRef>& dims, size_t token) {
+  std::vector<ExprRef> out = dims;
+  for (size_t k = 0; k < dims.size(); ++k) out[moved(k, token)] = dims[k];
+  return out;
+}
+
+std::vector<ExprRef> with_tokens_back(const std::vector<ExprRef>& at, size_t token) {
+  std::vector<ExprRef> out = at;
+  for (size_t k = 0; k < at.size(); ++k) out[k] = at[moved(k, token)];
+  return out;
+}
+
+}  // namespace
+
+bool ContextRows::is_rows(ValueId v) const {
+  const auto& d = g_.value(v).type.dims;
+  return d.size() >= 2 && d[1] == length_ && (d[0] == batch_ || ir::is_int(d[0], 1));
+}
+
+ExprRef ContextRows::from_rows(ValueId v, const Indices& at) const {
+  return ir::expand(g_, ir::load_of(g_, v, at), [&](ValueId x) { return !is_rows(x); });
+}
+
+ExprRef ContextRows::from_all(ExprRef e) {
+  return given(ir::expand(g_, e, [](ValueId) { return true; }), nullptr);
+}
+
+void ContextRows::arrange() {
+  for (OpId o : std::vector<OpId>(g_.order())) put_tokens_first(o);
+  g_.clean();
+  find_carried();
+  if (carried_.empty()) return;  // cost: then nothing reads one
+  for (OpId o : std::vector<OpId>(g_.order())) {
+    if (g_.op(o).kind == OpKind::attention) {
+      for (size_t i : {1, 2}) carry_element(g_.op(o).operands[i]);
+    } else {
+      carry_op(o);
+    }
+  }
+  g_.clean();
+}
+
+// An op on rows whose tokens lie behind heads, or behind an axis of one.
+void ContextRows::put_tokens_first(OpId o) {
+  const ir::Op old = g_.op(o);
+  const bool of_operand = old.kind == OpKind::matmul || old.kind == OpKind::softmax;
+  const bool of_body = old.kind == OpKind::norm || old.kind == OpKind::reduce;
+  if (!of_operand && !of_body) return;
+  const ir::Type& type = g_.value(old.results[0]).type;
+  const size_t rank = type.dims.size();
+  size_t token = 1;
+  while (token < rank && !is_token_axis(type.dims[token])) ++token;
+  const size_t own = old.kind == OpKind::reduce ? 0 : 1;  // axes of a row
+  if (token == 1 || token + own >= rank || !computes_rows(g_, old)) return;
+  ir::Op op = old;
+  const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+  if (of_operand && !bodies.empty()) return;
+  const ir::Type first{type.dtype, with_tokens_first(type.dims, token)};
+  std::vector<ValueId> operands(old.operands.begin(),
+                                old.operands.begin() + static_cast<ptrdiff_t>(first_loaded(old)));
+  if (of_operand) {
+    const ir::Type& x = g_.value(operands[0]).type;
+    const std::vector<ExprRef> dims = with_tokens_first(x.dims, token);
+    const ir::Captured c =
+        ir::capture(from_rows(operands[0], with_tokens_back(ir::indices_of(pool_, dims), token)));
+    operands[0] = g_.add_pointwise(c.operands, c.body, {x.dtype, dims},
+                                   g_.value(operands[0]).name + ".rows", old.origin);
+  } else {
+    const Indices at = with_tokens_back(ir::indices_of(pool_, first.dims), token);
+    ExprRef free = ir::expand(g_, ir::free_expr(g_, o, *bodies[0], at),
+                              [&](ValueId x) { return !is_rows(x); });
+    *bodies[0] = ir::capture({free}, operands)[0];
+  }
+  const ValueId rows = g_.add(old.kind, operands, op.attrs, first,
+                              g_.value(old.results[0]).name + ".rows", old.origin);
+  Indices at = ir::indices_of(pool_, type.dims), there = at;
+  for (size_t k = 0; k < rank; ++k) there[moved(k, token)] = at[k];
+  const ir::Captured c = ir::capture(ir::load_of(g_, rows, there));
+  g_.replace_uses(old.results[0], g_.add_pointwise(c.operands, c.body, type,
+                                                   g_.value(old.results[0]).name, old.origin));
+}
+
+// Outputs that are an input with new rows behind it, along one axis.
+void ContextRows::find_carried() {
+  for (ValueId p : g_.inputs()) {
+    const std::vector<ExprRef>& dims = g_.value(p).type.dims;
+    for (size_t axis = 0; axis < dims.size(); ++axis) {
+      if (dims[axis] == past_) find_present(p, axis);
+    }
+  }
+}
+
+void ContextRows::find_present(ValueId past, size_t axis) {
+  const Indices at = ir::indices_of(g_, past);
+  for (size_t i = 0; i < g_.outputs.size(); ++i) {
+    const ValueId present = g_.outputs[i].value;
+    if (g_.value(present).type.rank() != at.size()) continue;  // cost: loads of other ranks differ
+    if (given(from_rows(present, at), nullptr) != ir::load_of(g_, past, at)) continue;
+    carried_.push_back({past, present, axis});
+    carried_outputs_.insert(i);
+    return;
+  }
+}
+
+bool ContextRows::is_token_axis(ExprRef n) const { return n == length_ || is_context_axis(n); }
+
+bool ContextRows::is_context_axis(ExprRef n) const {
+  return n == total_ || n == ir::add(past_, length_);
+}
+
+bool ContextRows::is_context(ValueId v) const {
+  const ir::Type& type = g_.value(v).type;
+  return type.rank() >= 2 && is_context_axis(type.dims[1]);  // cost: others read no past
+}
+
+bool ContextRows::reads_carried(ExprRef e) const {
+  const std::vector<ValueId> loads = ir::loads_of(e);
+  return std::any_of(carried_.begin(), carried_.end(), [&](const Carried& c) {
+    return std::find(loads.begin(), loads.end(), c.past) != loads.end();
+  });
+}
+
+// An expression over the tokens of the context at one of them.
+ExprRef ContextRows::at_token(ExprRef element, ExprRef token) {
+  return ir::rewrite(element, [&](ExprRef n) -> ExprRef {
+    return n->kind == ExprKind::index && n->value == 1 ? token : nullptr;
+  });
+}
+
+// Is an element at token j of the context the same function for j of the past and for a new one? A
+// load of a past at j is there what its output has at P + s.
+bool ContextRows::is_function_of_rows(ExprRef element) {
+  ExprRef j = pool_.index(1, past_), now = ir::add(past_, s_);
+  ExprRef before = from_all(at_token(element, j));
+  if (!reads_carried(before)) return false;
+  bool known = true;
+  ExprRef later = ir::rewrite(before, [&](ExprRef n) -> ExprRef {  // arguments first
+    if (n == j) return now;
+    if (n->kind != ExprKind::load) return nullptr;
+    const auto c = std::find_if(carried_.begin(), carried_.end(),
+                                [&](const Carried& x) { return x.past == *loaded(n); });
+    if (c == carried_.end()) return nullptr;
+    if (n->args[0] != b_ || n->args[c->axis] != now) {
+      known = false;
+      return nullptr;
+    }
+    return from_all(ir::load_of(g_, c->present, n->args));
+  });
+  return known && later == from_all(at_token(element, now));
+}
+
+// A value of the context whose new rows are known: the others are an input.
+void ContextRows::carry(ValueId v, ValueId new_rows) {
+  const ir::Value& old = g_.value(v);
+  ir::Type past = old.type;
+  past.dims[1] = past_;
+  const std::string name = old.name;
+  const ValueId input = g_.add_input(name + ".past", past);
+  const Indices at = ir::indices_of(pool_, old.type.dims);
+  Indices later = at;
+  later[1] = ir::sub(at[1], past_);
+  const ir::Captured c =
+      ir::capture(ir::select(ir::le(ir::add(at[1], pool_.integer(1)), past_),
+                             ir::load_of(g_, input, at), ir::load_of(g_, new_rows, later)));
+  const ValueId all = g_.add_pointwise(c.operands, c.body, old.type, name);
+  g_.replace_uses(v, all);
+  carried_.push_back({input, all, 1});
+  carried_outputs_.insert(g_.outputs.size());
+  g_.outputs.push_back({g_.value(input).name, all});
+}
+
+// A product, a norm, .. of each token of the context. That its other operands are the same in all
+// steps is asked where it is lifted.
+void ContextRows::carry_op(OpId o) {
+  const ir::Op old = g_.op(o);
+  if (!is_context(old.results[0])) return;  // cost: another reads no past
+  ir::Op op = old;
+  ir::Type type = g_.value(old.results[0]).type;
+  type.dims[1] = length_;
+  const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+  std::vector<ValueId> operands(old.operands.begin(),
+                                old.operands.begin() + static_cast<ptrdiff_t>(first_loaded(old)));
+  const size_t rows = is_row_operand(old, 0);
+  if (old.kind == OpKind::pointwise || !computes_rows(g_, old) || bodies.size() + rows != 1) return;
+  const ExprRef now = ir::add(past_, s_);
+  if (rows) {
+    ir::Type x = g_.value(operands[0]).type;
+    ExprRef element = ir::load_of(g_, operands[0], ir::indices_of(pool_, x.dims));
+    if (!is_function_of_rows(element)) return;
+    x.dims[1] = length_;
+    Indices at = ir::indices_of(pool_, x.dims);
+    at[1] = now;
+    const ir::Captured c = ir::capture(given(from_rows(operands[0], at), nullptr));
+    operands[0] =
+        g_.add_pointwise(c.operands, c.body, x, g_.value(operands[0]).name + ".new", old.origin);
+  } else {
+    ExprRef element = ir::free_expr(g_, o, *bodies[0], {});
+    if (!is_function_of_rows(element)) return;
+    ExprRef later = ir::expand(g_, at_token(element, now), [&](ValueId x) { return !is_rows(x); });
+    *bodies[0] = ir::capture({given(later, nullptr)}, operands)[0];
+  }
+  carry(old.results[0], g_.add(old.kind, operands, op.attrs, type,
+                               g_.value(old.results[0]).name + ".new", old.origin));
+}
+
+// Keys or values that are made of what is kept of each token, and are not it.
+void ContextRows::carry_element(ValueId v) {
+  if (!is_context(v)) return;  // cost: another reads no past
+  ir::Type type = g_.value(v).type;
+  const Indices at = ir::indices_of(pool_, type.dims);
+  Indices old = at;
+  old[1] = pool_.index(1, past_);
+  const auto past = loaded(given(from_rows(v, old), nullptr));
+  if (past && !g_.def(*past)) return;  // an element of an input as it is
+  if (!is_function_of_rows(ir::load_of(g_, v, at))) return;
+  type.dims[1] = length_;
+  Indices now = ir::indices_of(pool_, type.dims);
+  now[1] = ir::add(past_, s_);
+  const ir::Captured c = ir::capture(given(from_rows(v, now), nullptr));
+  carry(v, g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".new"));
+}
+
+}  // namespace tfcc::passes
