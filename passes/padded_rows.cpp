@@ -197,10 +197,16 @@ class Finder {
   }
 
   // One row of each sequence, at an index that follows from sizes and inputs.
-  bool reads_fixed_rows(OpId o, ValueId v) const {
+  bool reads_fixed_rows(OpId o, ValueId v) {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
       ExprRef b = load->args[0];
+      if (b->has_load) {
+        const auto own = own_token(g_, ir::free_expr(g_, o, b, {}),
+                                   ir::free_expr(g_, o, load->args[1], {}), rows_.length);
+        if (own) rows_.flattened.emplace(o, *own);
+        return own.has_value();
+      }
       const bool of_each = b->kind == ExprKind::index && b->args[0] == rows_.batch;
       if (!of_each && !ir::is_int(rows_.batch, 1)) return false;
       bool other = false;
@@ -213,7 +219,7 @@ class Finder {
     });
   }
 
-  bool read_from_outside(OpId o, ValueId v) const {
+  bool read_from_outside(OpId o, ValueId v) {
     return reads_fixed_rows(o, v) || DroppedRows(g_, rows_).neutral_read(o, v);
   }
 
@@ -277,7 +283,7 @@ class Finder {
     return is_row_operand(*op, 0) || std::any_of(bodies.begin(), bodies.end(), uses_place);
   }
 
-  bool stays(ValueId v) const {
+  bool stays(ValueId v) {
     const auto& results = g_.def(v)->results;
     return std::all_of(results.begin(), results.end(), [&](ValueId r) { return is_packed(r); }) &&
            std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {

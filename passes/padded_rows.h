@@ -27,12 +27,13 @@
 // gathered.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "passes/match.h"
+#include "passes/own_tokens.h"
 
 namespace tfcc::passes {
 
@@ -59,6 +60,9 @@ struct PaddedRows {
     OutsideRead read;
   };
   std::vector<Reader> readers;
+  /// Readers of a token in the flattened batch. While there are any, they stand for the one that
+  /// they read if a run has it there (ask_for_own_token).
+  std::map<OpId, OwnToken> flattened;
 };
 
 /// Why a graph keeps its padding: the node, and what stands in the way.

@@ -70,6 +70,7 @@ class Walk {
 
   Readers run() {
     for (OpId o : g_.order()) {
+      op_ = o;
       reader_ = label(g_, o);
       is_reduction_ = g_.op(o).kind == OpKind::reduce;
       found_.reset();
@@ -209,11 +210,17 @@ class Walk {
   }
 
   // The rows that an element with these indices reads.
-  Rows rows_of(ExprRef load) const {
-    const Rows& r = rows_.at(value_of(load).value);
-    return {spelled_out(ir::substitute_indices(r.batch, load->args)),
-            r.token ? spelled_out(ir::substitute_indices(r.token, load->args)) : nullptr, r.padded,
-            r.chosen};
+  Rows rows_of(ExprRef load) {
+    Rows r = rows_.at(value_of(load).value);
+    r.batch = spelled_out(ir::substitute_indices(r.batch, load->args));
+    if (!r.token) return r;
+    r.token = spelled_out(ir::substitute_indices(r.token, load->args));
+    const auto own = own_token(g_, r.batch, r.token, dims(g_.op(first_.attention).operands[0])[1]);
+    if (!own) return r;
+    found_readers_.flattened.emplace(op_, *own);
+    r.batch = own->batch;
+    r.token = own->token;
+    return r;
   }
 
   void read(ExprRef e) {
@@ -415,7 +422,8 @@ class Walk {
   const std::map<OpId, MaskFacts>& all_;
   const MaskFacts& first_;
   std::unordered_map<uint32_t, Rows> rows_;  // by value; none: it reads nothing undefined
-  std::optional<Rows> found_;                // of the op at hand
+  OpId op_;                                  // the op at hand
+  std::optional<Rows> found_;                // of it
   std::string reader_;
   Readers found_readers_;
   bool is_reduction_ = false;

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "passes/mask_cases.h"
+#include "passes/own_tokens.h"
 
 namespace tfcc::passes {
 
@@ -48,7 +49,8 @@ struct Readers {
   std::string
       problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
   std::vector<TokenAlone> alone;
-  bool empty() const { return problem.empty() && alone.empty(); }
+  std::map<OpId, OwnToken> flattened;  // what reads a token in the flattened batch
+  bool empty() const { return problem.empty() && alone.empty() && flattened.empty(); }
 };
 
 /// The readers of these attentions' rows. `all` has the facts of every attention that is known.

@@ -234,7 +234,17 @@ PassReport remove_padding(Graph& graph) {
   if (graph.size_with(SizeRole::packed))
     return report;  // cost: packed before, its attentions know no padding
   std::optional<PaddingKept> kept;
-  const auto rows = find_padded_rows(graph, kept);
+  auto rows = find_padded_rows(graph, kept);
+  if (rows && !rows->flattened.empty()) {
+    Graph asked = graph;
+    for (const auto& [reader, own] : rows->flattened) {
+      asked.flags.push_back(label(asked, reader) + kNoOwnToken + "compile with --keep-padding");
+      ask_for_own_token(asked, reader, own, rows->length,
+                        static_cast<int64_t>(asked.flags.size()) - 1);
+    }
+    rows = find_padded_rows(asked, kept);
+    if (rows) graph = std::move(asked);
+  }
   if (kept) report.misses.push_back({label(graph, kept->node), kept->reason});
   if (!rows) return report;
   Packer(graph, *rows).run();
