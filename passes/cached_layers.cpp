@@ -102,6 +102,10 @@ bool CachedLayers::match_outputs() {
       presents[a->past.value] = i;
     }
   }
+  // Of others something is kept that keys or values are made of.
+  for (const auto& [i, past] : carried_outputs_) {
+    if (presents.emplace(past.value, i).second) taken[i] = true;
+  }
   size_t last = 0;
   for (ValueId v : g_.inputs()) {
     const auto present = presents.find(v.value);
@@ -113,7 +117,7 @@ bool CachedLayers::match_outputs() {
     last = present->second;
   }
   for (size_t i = 0; i < taken.size(); ++i) {
-    if (taken[i] || is_carried(i)) continue;
+    if (taken[i]) continue;
     const Graph::Output& o = g_.outputs[i];
     const ir::Type& type = g_.value(o.value).type;
     const bool rows =

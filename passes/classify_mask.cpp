@@ -95,7 +95,6 @@ class Classifier {
         }
         found.visible = ir::logical_and(found.visible, is_defined);
       }
-      flattened_ = readers.flattened;
     }
     const std::string problem = problem_of(found);
     if (!problem.empty()) {
@@ -104,11 +103,12 @@ class Classifier {
     }
     g_.op(o_).as<ir::AttentionAttrs>() = found;
     drop_unused_operands();
+    if (!keep_queries) flattened_ = readers.flattened;
     return true;
   }
 
   /// What the mask that was put in asks of those that read a token in the flattened batch.
-  const std::map<OpId, OwnToken>& flattened() const { return flattened_; }
+  const OwnTokens& flattened() const { return flattened_; }
 
  private:
   std::nullopt_t miss(const std::string& reason) {
@@ -383,7 +383,7 @@ class Classifier {
   OpId o_;
   PassReport& report_;
   MaskCases cases_;
-  std::map<OpId, OwnToken> flattened_;
+  OwnTokens flattened_;
   std::vector<Case> live_, masked_;
   std::vector<Choice> shared_, keys_, padding_,
       queries_;  // of all live cases; those with a key in them; of these those that say what padding is; those on padded queries
@@ -431,18 +431,12 @@ PassReport classify_mask(Graph& graph) {
   for (auto& [o, c] : classifiers) {
     if (facts.count(o)) report.rewrites += c.apply(facts.at(o), read[o]);
   }
-  std::map<OpId, std::pair<OwnToken, ExprRef>> flattened;
+  OwnTokens flattened;
   for (const auto& [o, c] : classifiers) {
-    ExprRef length = graph.value(graph.op(o).operands[0]).type.dims[1];
-    for (const auto& [reader, own] : c.flattened())
-      flattened.emplace(reader, std::pair(own, length));
+    for (const auto& [reader, tokens] : c.flattened())
+      for (const OwnToken& own : tokens) add_own_token(flattened, reader, own);
   }
-  for (const auto& [reader, own] : flattened) {
-    graph.flags.push_back(label(graph, reader) + kNoOwnToken +
-                          "compile with --skip-passes=classify-mask");
-    ask_for_own_token(graph, reader, own.first, own.second,
-                      static_cast<int64_t>(graph.flags.size()) - 1);
-  }
+  ask_for_own_tokens(graph, flattened, "compile with --skip-passes=classify-mask");
   if (report.rewrites == 0) graph.flags.resize(flags);  // of conditions that came to nothing
   return report;
 }

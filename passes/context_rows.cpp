@@ -111,10 +111,12 @@ void ContextRows::find_present(ValueId past, size_t axis) {
   const Indices at = ir::indices_of(g_, past);
   for (size_t i = 0; i < g_.outputs.size(); ++i) {
     const ValueId present = g_.outputs[i].value;
-    if (g_.value(present).type.rank() != at.size()) continue;  // cost: loads of other ranks differ
+    const auto& dims = g_.value(present).type.dims;
+    if (dims.size() != at.size()) continue;  // cost: loads of other ranks differ
+    if (given(dims[axis], nullptr) != ir::add(past_, length_)) continue;
     if (given(from_rows(present, at), nullptr) != ir::load_of(g_, past, at)) continue;
     carried_.push_back({past, present, axis});
-    carried_outputs_.insert(i);
+    carried_outputs_.emplace(i, past);
     return;
   }
 }
@@ -144,26 +146,44 @@ ExprRef ContextRows::at_token(ExprRef element, ExprRef token) {
   });
 }
 
+// Does an element at token j of the past read nothing but row j of pasts and constants, and say
+// nothing of the step: of how many tokens are new or old, of the place of its sequence?
+bool ContextRows::is_of_row(ExprRef element, ExprRef j) {
+  bool known = true;
+  ExprRef e = ir::rewrite(element, [&](ExprRef n) -> ExprRef {
+    if (n->kind != ExprKind::load) return nullptr;
+    const auto c = std::find_if(carried_.begin(), carried_.end(),
+                                [&](const Carried& x) { return x.past == *loaded(n); });
+    if (c == carried_.end()) {
+      known &= is_fixed(*loaded(n));
+      return nullptr;
+    }
+    known &= n->args[0] == b_ && n->args[c->axis] == j;
+    Indices at = n->args;
+    at[0] = at[c->axis] = pool_.integer(0);
+    return ir::load_of(g_, c->past, std::move(at));
+  });
+  ExprRef any = pool_.index(1, pool_.integer(ir::kLargestSize));
+  e = ir::rewrite(e, [&](ExprRef n) { return n == j ? any : nullptr; });
+  ir::for_each_node(e, [&](ExprRef n) { known &= n->kind != ExprKind::symbol && n != b_; });
+  return known;
+}
+
 // Is an element at token j of the context the same function for j of the past and for a new one? A
 // load of a past at j is there what its output has at P + s.
 bool ContextRows::is_function_of_rows(ExprRef element) {
   ExprRef j = pool_.index(1, past_), now = ir::add(past_, s_);
   ExprRef before = from_all(at_token(element, j));
-  if (!reads_carried(before)) return false;
-  bool known = true;
+  if (!reads_carried(before)) return false;  // cost: it is as it was without a past of its own
+  if (!is_of_row(before, j)) return false;
   ExprRef later = ir::rewrite(before, [&](ExprRef n) -> ExprRef {  // arguments first
     if (n == j) return now;
     if (n->kind != ExprKind::load) return nullptr;
     const auto c = std::find_if(carried_.begin(), carried_.end(),
                                 [&](const Carried& x) { return x.past == *loaded(n); });
-    if (c == carried_.end()) return nullptr;
-    if (n->args[0] != b_ || n->args[c->axis] != now) {
-      known = false;
-      return nullptr;
-    }
-    return from_all(ir::load_of(g_, c->present, n->args));
+    return c == carried_.end() ? nullptr : from_all(ir::load_of(g_, c->present, n->args));
   });
-  return known && later == from_all(at_token(element, now));
+  return later == from_all(at_token(element, now));
 }
 
 // A value of the context whose new rows are known: the others are an input.
@@ -182,7 +202,8 @@ void ContextRows::carry(ValueId v, ValueId new_rows) {
   const ValueId all = g_.add_pointwise(c.operands, c.body, old.type, name);
   g_.replace_uses(v, all);
   carried_.push_back({input, all, 1});
-  carried_outputs_.insert(g_.outputs.size());
+  carried_outputs_.emplace(g_.outputs.size(), input);
+  made_pasts_.insert(input.value);
   g_.outputs.push_back({g_.value(input).name, all});
 }
 
@@ -228,7 +249,8 @@ void ContextRows::carry_element(ValueId v) {
   Indices old = at;
   old[1] = pool_.index(1, past_);
   const auto past = loaded(given(from_rows(v, old), nullptr));
-  if (past && !g_.def(*past)) return;  // an element of an input as it is
+  if (past && !g_.def(*past) && !made_pasts_.count(past->value))
+    return;  // an element of an input as it is
   if (!is_function_of_rows(ir::load_of(g_, v, at))) return;
   type.dims[1] = length_;
   Indices now = ir::indices_of(pool_, type.dims);

@@ -3,6 +3,7 @@
 // instead of keys and values, say.
 #pragma once
 
+#include <map>
 #include <set>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace tfcc::passes {
 ///      %y = matmul(%present, %w) : [B,P + S,n]
 ///      ->  %y' = matmul(%new, %w) : [B,S,n]                the new rows of %present
 ///          %y = the input %y.past : [B,P,n], then %y'
-///    Requires: row j of %y is the same function of row j of presents, of j and of constants, for
-///    tokens of the past and for new ones. So what a step kept is what the next would compute.
+///    Requires: row j of %y is a function of row j of presents, of j and of constants alone, the same
+///    for tokens of the past and for new ones. So what a step kept is what the next would compute.
 class ContextRows : protected DecoderInputs {
  protected:
   using DecoderInputs::DecoderInputs;
@@ -33,8 +34,8 @@ class ContextRows : protected DecoderInputs {
   ExprRef from_rows(ValueId v, const Indices& at) const;
   /// The same function of what products, norms and the like compute, whatever ops it goes through.
   ExprRef from_all(ExprRef e);
-  /// Is output `i` one that past and new rows are read from?
-  bool is_carried(size_t i) const { return carried_outputs_.count(i) > 0; }
+  /// Outputs that are an input with new rows behind it, and which input.
+  std::map<size_t, ValueId> carried_outputs_;
 
  private:
   struct Carried {
@@ -50,12 +51,13 @@ class ContextRows : protected DecoderInputs {
   void carry_op(OpId o);
   void carry_element(ValueId v);
   void carry(ValueId v, ValueId new_rows);
+  bool is_of_row(ExprRef element, ExprRef j);
   bool is_function_of_rows(ExprRef element);
   bool reads_carried(ExprRef e) const;
   ExprRef at_token(ExprRef element, ExprRef token);
 
   std::vector<Carried> carried_;
-  std::set<size_t> carried_outputs_;
+  std::set<uint32_t> made_pasts_;
 };
 
 }  // namespace tfcc::passes

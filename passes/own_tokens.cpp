@@ -53,24 +53,41 @@ std::optional<OwnToken> own_token(const Graph& g, ExprRef batch, ExprRef token, 
       if (!number || !is_number(g, number, b)) continue;
       ExprRef there = ir::sub(any, ir::sub(own, number));  // what number is if own is any token
       if (replaced(batch, number, there) == b && replaced(token, number, there) == any)
-        return OwnToken{number, b, own};
+        return OwnToken{number, b, own, length};
     }
   }
   return std::nullopt;
 }
 
-void ask_for_own_token(Graph& g, OpId reader, const OwnToken& own, ExprRef length, int64_t flag) {
+bool reads_number(const Graph& g, ExprRef index, const OwnToken& own) {
+  bool found = false;
+  ir::for_each_node(spelled_out(g, index), [&](ExprRef n) { found |= n == own.number; });
+  return found;
+}
+
+void add_own_token(OwnTokens& all, OpId reader, const OwnToken& own) {
+  std::vector<OwnToken>& of = all[reader];
+  const auto same = [&](const OwnToken& x) {
+    return x.token == own.token && x.length == own.length;
+  };
+  if (std::ranges::none_of(of, same)) of.push_back(own);
+}
+
+namespace {
+
+void ask(Graph& g, OpId reader, const OwnToken& own, int64_t flag) {
   ir::Op op = g.op(reader);
   const auto first = op.operands.begin();
   std::vector<ValueId> operands(first, first + static_cast<ptrdiff_t>(ir::first_loaded(op)));
-  ExprRef asked = ir::sub(ir::bounded(own.token, length, flag), ir::sub(own.token, own.number));
+  ExprRef asked = ir::sub(ir::bounded(own.token, own.length, flag), ir::sub(own.token, own.number));
   const std::vector<ExprRef*> bodies = ir::expressions_of(op);
   std::vector<ExprRef> free;
   for (ExprRef* body : bodies) {
     free.push_back(ir::rewrite(ir::free_expr(g, reader, *body, {}), [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::load) return nullptr;
       Indices at = n->args;
-      for (ExprRef& x : at) x = replaced(spelled_out(g, x), own.number, asked);
+      for (ExprRef& x : at)
+        if (reads_number(g, x, own)) x = replaced(spelled_out(g, x), own.number, asked);
       return at == n->args ? nullptr : ir::load_of(g, *loaded(n), std::move(at));
     }));
   }
@@ -78,6 +95,19 @@ void ask_for_own_token(Graph& g, OpId reader, const OwnToken& own, ExprRef lengt
   for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
   g.op(reader).attrs = op.attrs;
   g.set_operands(reader, operands);
+}
+
+}  // namespace
+
+void ask_for_own_tokens(Graph& g, const OwnTokens& all, std::string_view way_out) {
+  for (const auto& [reader, tokens] : all) {
+    g.flags.push_back(
+        label(g, reader) +
+        " reads one token of each sequence by its place in the batch, and of one sequence that is none of its tokens; leave out sequences without tokens, or " +
+        std::string(way_out));
+    for (const OwnToken& own : tokens)
+      ask(g, reader, own, static_cast<int64_t>(g.flags.size()) - 1);
+  }
 }
 
 }  // namespace tfcc::passes

@@ -5,6 +5,10 @@
 // flag.
 #pragma once
 
+#include <map>
+#include <string_view>
+#include <vector>
+
 #include "passes/match.h"
 
 namespace tfcc::passes {
@@ -13,18 +17,21 @@ struct OwnToken {
   ExprRef number;  // whole numbers made of inputs, one for each sequence: a count of its mask, say
   ExprRef batch;   // index b
   ExprRef token;   // number + c, the place in sequence b if it is one of its tokens
+  ExprRef length;  // of sequences
 };
+/// What ops read so; each once.
+using OwnTokens = std::map<OpId, std::vector<OwnToken>>;
+void add_own_token(OwnTokens& all, OpId reader, const OwnToken& own);
 
 /// Rows (batch, token) of a tensor [B, length, ..], free, that are token number + c of sequence b
 /// wherever 0 <= number + c < length: by substitution. Nothing if that is not so.
 std::optional<OwnToken> own_token(const Graph& graph, ExprRef batch, ExprRef token, ExprRef length);
 
-/// Behind the reader, before the way out, in what the flag says.
-inline constexpr const char* kNoOwnToken =
-    " reads one token of each sequence by its place in the batch, and of one sequence that is none of its tokens; leave out sequences without tokens, or ";
+/// Is the number a part of this index?
+bool reads_number(const Graph& graph, ExprRef index, const OwnToken& own);
 
-/// The op reads the same, and raises the flag where the token is none of its sequence.
-void ask_for_own_token(Graph& graph, OpId reader, const OwnToken& own, ExprRef length,
-                       int64_t flag);
+/// The ops read the same, and raise a flag where a token is none of its sequence; `way_out` ends
+/// what it says. Their indices have the numbers in them.
+void ask_for_own_tokens(Graph& graph, const OwnTokens& all, std::string_view way_out);
 
 }  // namespace tfcc::passes

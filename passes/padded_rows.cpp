@@ -196,17 +196,17 @@ class Finder {
     });
   }
 
+  std::optional<OwnToken> own_token_of(OpId o, ExprRef load) const {
+    return own_token(g_, ir::free_expr(g_, o, load->args[0], {}),
+                     ir::free_expr(g_, o, load->args[1], {}), rows_.length);
+  }
+
   // One row of each sequence, at an index that follows from sizes and inputs.
-  bool reads_fixed_rows(OpId o, ValueId v) {
+  bool reads_fixed_rows(OpId o, ValueId v) const {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
       ExprRef b = load->args[0];
-      if (b->has_load) {
-        const auto own = own_token(g_, ir::free_expr(g_, o, b, {}),
-                                   ir::free_expr(g_, o, load->args[1], {}), rows_.length);
-        if (own) rows_.flattened.emplace(o, *own);
-        return own.has_value();
-      }
+      if (b->has_load) return own_token_of(o, load).has_value();
       const bool of_each = b->kind == ExprKind::index && b->args[0] == rows_.batch;
       if (!of_each && !ir::is_int(rows_.batch, 1)) return false;
       bool other = false;
@@ -219,7 +219,7 @@ class Finder {
     });
   }
 
-  bool read_from_outside(OpId o, ValueId v) {
+  bool read_from_outside(OpId o, ValueId v) const {
     return reads_fixed_rows(o, v) || DroppedRows(g_, rows_).neutral_read(o, v);
   }
 
@@ -283,7 +283,7 @@ class Finder {
     return is_row_operand(*op, 0) || std::any_of(bodies.begin(), bodies.end(), uses_place);
   }
 
-  bool stays(ValueId v) {
+  bool stays(ValueId v) const {
     const auto& results = g_.def(v)->results;
     return std::all_of(results.begin(), results.end(), [&](ValueId r) { return is_packed(r); }) &&
            std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
@@ -309,7 +309,12 @@ class Finder {
     }
   }
 
+  // A token of the flattened batch is asked for first; then it is one of its sequence.
   bool keep_row(OpId reader, ExprRef load) {
+    if (load->args[0]->has_load) {
+      add_own_token(rows_.flattened, reader, *own_token_of(reader, load));
+      return true;
+    }
     ExprRef b = g_.pool().index(0, rows_.batch);
     ExprRef at = ir::rewrite(load->args[1], [&](ExprRef n) {
       return n->kind == ExprKind::index && n == load->args[0] ? b : nullptr;

@@ -61,8 +61,8 @@ struct PaddedRows {
   };
   std::vector<Reader> readers;
   /// Readers of a token in the flattened batch. While there are any, they stand for the one that
-  /// they read if a run has it there (ask_for_own_token).
-  std::map<OpId, OwnToken> flattened;
+  /// they read if a run has it there (ask_for_own_tokens).
+  OwnTokens flattened;
 };
 
 /// Why a graph keeps its padding: the node, and what stands in the way.

@@ -49,7 +49,7 @@ struct Readers {
   std::string
       problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
   std::vector<TokenAlone> alone;
-  std::map<OpId, OwnToken> flattened;  // what reads a token in the flattened batch
+  OwnTokens flattened;  // what reads a token in the flattened batch
   bool empty() const { return problem.empty() && alone.empty() && flattened.empty(); }
 };
 

@@ -237,13 +237,12 @@ PassReport remove_padding(Graph& graph) {
   auto rows = find_padded_rows(graph, kept);
   if (rows && !rows->flattened.empty()) {
     Graph asked = graph;
-    for (const auto& [reader, own] : rows->flattened) {
-      asked.flags.push_back(label(asked, reader) + kNoOwnToken + "compile with --keep-padding");
-      ask_for_own_token(asked, reader, own, rows->length,
-                        static_cast<int64_t>(asked.flags.size()) - 1);
-    }
+    ask_for_own_tokens(asked, rows->flattened, "compile with --keep-padding");
+    const OpId reader = rows->flattened.begin()->first;
     rows = find_padded_rows(asked, kept);
-    if (rows) graph = std::move(asked);
+    if (rows && rows->flattened.empty()) graph = std::move(asked);
+    else if (rows)
+      kept = PaddingKept{reader, "it reads a token of the flattened batch otherwise"}, rows.reset();
   }
   if (kept) report.misses.push_back({label(graph, kept->node), kept->reason});
   if (!rows) return report;
