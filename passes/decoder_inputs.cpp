@@ -166,11 +166,25 @@ bool DecoderInputs::find_sizes() {
   if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context))
     total_ = pool_.symbol(total->name);
   find_capacities();
+  find_pasts();
   if (length_->kind != ExprKind::symbol)
     return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
   b_ = pool_.index(0, batch_);
   s_ = pool_.index(1, length_);
   return true;
+}
+
+// Layers of a window may name the length of their past otherwise. A generator gives all layers the
+// same tokens; that the input is a past is proved later.
+void DecoderInputs::find_pasts() {
+  for (ValueId v : g_.inputs()) {
+    const ir::Type& type = g_.value(v).type;
+    if (!is_float(type.dtype)) continue;  // cost: ids and masks are of tokens
+    for (ExprRef n : type.dims) {
+      const bool known = n == batch_ || n == length_ || n == past_ || n == total_;
+      if (n->kind == ExprKind::symbol && !known && !capacities_.count(n)) pasts_.insert(n);
+    }
+  }
 }
 
 // Caches that are written in place have the dims of an output. Where there is no past, nothing says

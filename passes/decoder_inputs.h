@@ -34,6 +34,7 @@ class DecoderInputs : protected GivenInputs {
   ValueId* place_of(InputRole role);
   InputRole role_by_use(ValueId v) const;
   void find_capacities();
+  void find_pasts();
 };
 
 }  // namespace tfcc::passes

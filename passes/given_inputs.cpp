@@ -34,6 +34,7 @@ GivenInputs::Row GivenInputs::row_of(bool wanted) const {
 ExprRef GivenInputs::given(ExprRef e, const Row* row) {
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
     if (n == total_) return ir::add(past_, length_);
+    if (pasts_.count(n)) return past_;
     if (capacities_.count(n)) return ir::add(ir::add(past_, length_), spare_);
     if (n == s_ && row) return row->place;
     return n->kind == ExprKind::load ? given_load(n, row) : nullptr;
@@ -133,7 +134,7 @@ std::string GivenInputs::left_over(ExprRef e) const {
   std::string found;
   ir::for_each_node(e, [&](ExprRef n) {
     const bool size = n == batch_ || n == length_ || n == past_ || n == total_ || n == spare_ ||
-                      capacities_.count(n);
+                      capacities_.count(n) || pasts_.count(n);
     if (size && n->kind == ExprKind::symbol) {
       found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }

@@ -62,6 +62,7 @@ class GivenInputs {
   std::map<uint32_t, Count> counts_;
   std::set<ExprRef> capacities_;  // sizes of caches that are written in place: P + S + spare_
   ExprRef spare_ = nullptr;
+  std::set<ExprRef> pasts_;  // lengths of pasts that have a name of their own: P as well
   ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr,
           s_ = nullptr;
   std::set<uint32_t> wanted_values_;  // that lead to logits alone

@@ -165,6 +165,14 @@ bool is_size_expression(ExprRef e);
 #include "frontend/import/importers_microsoft.def"
 #undef TFCC_IMPORT
 
+/// What Gather reads of a tensor of dims `d`: the dims of its result, and the element of the tensor
+/// for each element of that.
+struct Gathered {
+  Dims dims;
+  Indices from;
+};
+Result<Gathered> gathered(Importer& im, const Dims& d, size_t axis, ValueId indices);
+
 // Shared by families.
 ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm,
                   std::string_view suffix);

@@ -351,23 +351,29 @@ Result<void> import_split(Importer& im) {
   return {};
 }
 
+Result<Gathered> gathered(Importer& im, const Dims& d, size_t axis, ValueId indices) {
+  if (!is_integer(im.type(indices).dtype))
+    return im.fail(ErrorCode::bad_file, "indices must be integers");
+  const Dims di = im.dims(indices);
+  Gathered g;
+  g.dims.assign(d.begin(), d.begin() + axis);
+  g.dims.insert(g.dims.end(), di.begin(), di.end());
+  g.dims.insert(g.dims.end(), d.begin() + axis + 1, d.end());
+  const Indices at = im.index_vars(g.dims);
+  ExprRef raw = im.element(indices, Indices(at.begin() + axis, at.begin() + axis + di.size()));
+  TFCC_TRY(ExprRef position, im.gather_index(raw, d[axis]));
+  g.from.assign(at.begin(), at.begin() + axis);
+  g.from.push_back(position);
+  g.from.insert(g.from.end(), at.begin() + axis + di.size(), at.end());
+  return g;
+}
+
 Result<void> import_gather(Importer& im) {
   TFCC_TRY(ValueId data, im.input(0));
   TFCC_TRY(ValueId indices, im.input(1));
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(data)));
-  if (!is_integer(im.type(indices).dtype))
-    return im.fail(ErrorCode::bad_file, "indices must be integers");
-  const Dims d = im.dims(data), di = im.dims(indices);
-  Dims to(d.begin(), d.begin() + axis);
-  to.insert(to.end(), di.begin(), di.end());
-  to.insert(to.end(), d.begin() + axis + 1, d.end());
-  const Indices at = im.index_vars(to);
-  ExprRef raw = im.element(indices, Indices(at.begin() + axis, at.begin() + axis + di.size()));
-  TFCC_TRY(ExprRef position, im.gather_index(raw, d[axis]));
-  Indices from(at.begin(), at.begin() + axis);
-  from.push_back(position);
-  from.insert(from.end(), at.begin() + axis + di.size(), at.end());
-  im.define(0, im.element(data, from), im.type(data).dtype, to);
+  TFCC_TRY(const Gathered g, gathered(im, im.dims(data), axis, indices));
+  im.define(0, im.element(data, g.from), im.type(data).dtype, g.dims);
   return {};
 }
 

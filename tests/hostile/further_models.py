@@ -185,6 +185,20 @@ one("ms_matmul_n_bits_huge", "n|N|fit|K|large|size", ms_model("MatMulNBits", ["q
     initializers=[tensor("w", [64, 2, 16], UINT8, bytes(2048)), floats("s", [128])]))
 one("ms_matmul_n_bits_weights", "n", ms_model("MatMulNBits", ["q", "w", "s"], attribute("K", 64), attribute("N", 64), attribute("bits", 4), attribute("block_size", 32),
     initializers=[tensor("w", [64, 2, 15], UINT8, bytes(1920)), floats("s", [128])]))
+one("ms_gather_quantized_of_3_bits", "n|bits", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 3), attribute("block_size", 32),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
+one("ms_gather_quantized_block_of_0", "n|block", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 0),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
+one("ms_gather_quantized_huge_block", "n|block|fit|scales", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", (1 << 63) - 1),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
+one("ms_gather_quantized_scales", "n|scales", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 32),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 3])]))
+one("ms_gather_quantized_one_axis", "n|axis", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 32), attribute("gather_axis", 1),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
+one("ms_gather_quantized_axis", "n|axis", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 32), attribute("quantize_axis", 7),
+    initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
+one("ms_gather_quantized_vector", "n|axis|scales", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 32),
+    initializers=[tensor("w", [320], UINT8, bytes(320)), ints("i", [1]), floats("s", [20])]))
 one("ms_rotary_of_odd_size", "n", ms_model("RotaryEmbedding", ["q", "p", "c", "c"], attribute("num_heads", 4), attribute("rotary_embedding_dim", 3), initializers=[ints("p", [0]), floats("c", [8, 1])]))
 one("ms_rotary_without_caches", "n", ms_model("RotaryEmbedding", ["q", "p"], initializers=[ints("p", [0])]))
 one("ms_remove_padding_of_ranks", "n", ms_model("RemovePadding", ["q", "c"], outputs=["y", "a", "b", "d"], initializers=[tensor("c", [2, 2], INT32, bytes(16))]))

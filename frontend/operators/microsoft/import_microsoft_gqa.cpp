@@ -27,10 +27,6 @@ Result<void> check_supported(Importer& im) {
                      fmt::format("{} = {} is not supported; export with a cache of floats",
                                  name.name, escaped(kind)));
   }
-  if (im.attr_int("sliding_window_cache", 0)) {
-    return im.fail(ErrorCode::unsupported,
-                   "sliding_window_cache is not supported; export with a cache of full length");
-  }
   return {};
 }
 
@@ -130,6 +126,12 @@ Result<ExprRef> present_length(Importer& im, const Queries& s, std::optional<Val
   // A total that is data says nothing that a shape could use: all tokens are then the past and the
   // new ones.
   if (!is_size_expression(e)) return ir::add(before, s.length);
+  // As long as nothing is evicted, such a cache is any other. Its window hides what may be.
+  if (past && im.attr_int("sliding_window_cache", 0)) {
+    TFCC_TRY_VOID(im.require_ge0(
+        ir::sub(ir::add(before, s.length), e),
+        "sliding_window_cache: the past must have all tokens before the new ones; give it whole"));
+  }
   return past ? ir::max(before, e) : e;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of 2, 4 and 8 bits of com.microsoft: dequantised by an expression, multiplied in the type
-// of the activations.
+// of the activations, or gathered by rows as an embedding is.
 #include <fmt/format.h>
 
 #include "frontend/import/importer.h"
@@ -64,7 +64,84 @@ Result<ExprRef> zero_point(Importer& im, const Blocks& b, ExprRef n, ExprRef blo
   return ir::convert(packed_bits(im, rows, {n, block}, static_cast<int>(b.bits)), value->type);
 }
 
+// A table in blocks along one axis, of bytes that hold several values along the last axis, or of
+// integers of 4 bits.
+struct QuantisedTable {
+  ValueId data, scales, zeros;  // zeros: invalid if there are none
+  Dims dims;                    // of values
+  size_t axis = 0;
+  int64_t bits = 4, block = 128;
+  bool packed = false;
+};
+
+// Values of a packed tensor along its last axis.
+Dims unpacked(Importer& im, ValueId v, const QuantisedTable& t) {
+  Dims d = im.dims(v);
+  if (t.packed && !d.empty()) d.back() = ir::mul(d.back(), im.integer(8 / t.bits));
+  return d;
+}
+
+Result<QuantisedTable> quantised_table(Importer& im) {
+  QuantisedTable t;
+  TFCC_TRY(t.data, im.input(0));
+  TFCC_TRY(t.scales, im.input(2));
+  t.bits = im.attr_int("bits", 4);
+  t.block = im.attr_int("block_size", 128);
+  t.packed = im.onnx_type(t.data) == onnx_type_of(DType::u8);
+  if (t.packed && t.bits != 2 && t.bits != 4 && t.bits != 8)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("{} bits are not supported; 2, 4 and 8 are", t.bits));
+  if (!is_integer(im.type(t.data).dtype) || !is_float(im.type(t.scales).dtype))
+    return im.fail(ErrorCode::bad_file, "data must be integers, and scales of a float type");
+  if (t.block < 1) return im.fail(ErrorCode::bad_file, fmt::format("block_size is {}", t.block));
+  t.dims = unpacked(im, t.data, t);
+  TFCC_TRY(t.axis, im.axis_of(im.attr_int("quantize_axis", 1), t.dims.size()));
+  const auto check = [&](Dims given, std::string_view role, int64_t more) -> Result<void> {
+    const std::string what = fmt::format("{} do not fit data of shape {} in blocks of {}", role,
+                                         ir::to_string(im.type(t.data)), t.block);
+    if (given.size() != t.dims.size()) return im.fail(ErrorCode::shape, what);
+    for (size_t k = 0; k < given.size(); ++k) {
+      ExprRef n = t.dims[k];
+      if (k == t.axis) n = ir::div(ir::add(n, im.integer(t.block - 1)), im.integer(t.block));
+      if (k + 1 == given.size()) {
+        n = ir::div(ir::add(n, im.integer(more)), im.integer(more + 1));
+        n = ir::mul(n, im.integer(more + 1));
+      }
+      TFCC_TRY_VOID(im.unify(n, given[k], what));
+    }
+    return {};
+  };
+  TFCC_TRY_VOID(check(im.dims(t.scales), "scales", 0));
+  if (!im.has_input(3)) return t;
+  TFCC_TRY(t.zeros, im.input(3));
+  if (im.type(t.zeros).dtype != im.type(t.data).dtype)
+    return im.fail(ErrorCode::bad_file, "zero_points and data differ in type");
+  TFCC_TRY_VOID(check(unpacked(im, t.zeros, t), "zero_points", t.packed ? 8 / t.bits - 1 : 0));
+  return t;
+}
+
 }  // namespace
+
+Result<void> import_microsoft_gather_block_quantized(Importer& im) {
+  TFCC_TRY(const QuantisedTable t, quantised_table(im));
+  TFCC_TRY(ValueId indices, im.input(1));
+  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("gather_axis", 0), t.dims.size()));
+  if (axis == t.axis) return im.fail(ErrorCode::bad_file, "gather_axis and quantize_axis are one");
+  TFCC_TRY(const Gathered g, gathered(im, t.dims, axis, indices));
+  const DType dtype = im.type(t.scales).dtype;
+  const Scalar scalar = ir::scalar_of(dtype);
+  const auto value = [&](ValueId v, const Indices& at) {
+    ExprRef e = t.packed ? packed_bits(im, v, at, static_cast<int>(t.bits)) : im.element(v, at);
+    return ir::convert(e, scalar);
+  };
+  Indices block = g.from;
+  block[t.axis] = ir::div(block[t.axis], im.integer(t.block));
+  ExprRef e = value(t.data, g.from);
+  if (t.zeros.valid()) e = ir::sub(e, value(t.zeros, block));
+  else if (t.packed) e = ir::sub(e, ir::convert(im.integer(int64_t{1} << (t.bits - 1)), scalar));
+  im.define(0, ir::mul(e, im.element(t.scales, block)), dtype, g.dims);
+  return {};
+}
 
 Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));

@@ -891,6 +891,32 @@ def empty_cases():
   u = Concat <axis = 0> (x, one, x)"""), runs(x=[(0, 6), (2, 6)], t=[(2, 3)] * 2)
 
 
+def gather_cases():
+    random = np.random.RandomState(5)
+
+    def case(name, values, block, bits, zeros=False, indices="S", rows=5, dtype="float", extra=""):
+        """A table of `values` columns; zero points of a row are whole bytes, too."""
+        blocks = -(-values // block)
+        parts = [("w", (rows, values * bits // 8), 256)] + ([("z", (rows, -(-blocks * bits // 8)), 256)] if zeros else [])
+        body = "".join(f"{n} = Constant<value = uint8[{d[0]},{d[1]}] {{{', '.join(map(str, random.randint(0, most, d).ravel()))}}}>()\n" for n, d, most in parts)
+        scales = ", ".join(f"{x:.3f}" for x in random.uniform(-0.5, 0.5, rows * blocks))
+        body += f"s = Constant<value = {dtype}[{rows},{blocks}] {{{scales}}}>()\n"
+        body += f"y = com.microsoft.GatherBlockQuantized<bits = {bits}, block_size = {block}{extra}>(w, i, s{', z' if zeros else ''})"
+        out = f"{indices},{values}"
+        dims = {"S": (3,), "B,S": (2, 3), "1": (1,)}[indices]
+        return model(name, f"int64[{indices}] i", f"{dtype}[{out}] y", body, 21), [
+            lambda r: {"i": r.below(rows, *dims)}, lambda r: {"i": r.below(2 * rows, *dims) - rows}]
+
+    yield case("gather_of_4_bits", 32, 16, 4)
+    yield case("gather_of_4_bits_with_zero_points", 48, 16, 4, True, "B,S", extra=", gather_axis = 0, quantize_axis = -1")
+    yield case("gather_of_a_begun_block", 40, 16, 4, True)
+    yield case("gather_of_one_row", 32, 32, 4, True, "1")
+    yield case("gather_of_8_bits", 32, 16, 8)
+    yield case("gather_of_8_bits_with_zero_points", 32, 16, 8, True, "B,S")
+    yield case("gather_of_2_bits", 32, 16, 2)
+    yield case("gather_of_2_bits_with_zero_points", 32, 16, 2, True)
+
+
 def padded_convolution(f):
     """onnxruntime refuses an image without pixels, which padding makes one."""
     x = np.pad(f["x"].astype(np.float64), [(0, 0), (0, 0), (2, 2)])
@@ -910,6 +936,7 @@ FILES = {
     "microsoft_attention": ("Attention of com.microsoft.", list(microsoft_attention_cases())),
     "microsoft_multi_head_attention": ("MultiHeadAttention and DecoderMaskedMultiHeadAttention.", [*multi_head_cases(), *decoder_masked_cases()]),
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
+    "microsoft_gather": ("GatherBlockQuantized.", list(gather_cases())),
     "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
     "microsoft_elementwise": ("GELU, FusedMatMul and FusedGemm.", [*elementwise_cases(), *matmul_cases()]),
     "empty": ("Sizes of 0.", list(empty_cases())),

@@ -115,6 +115,8 @@ FORMS = {
     "com.microsoft.FastGelu": "out = com.microsoft.FastGelu (x, v)",
     "com.microsoft.FusedGemm": constant("to", [6, 4]) + "; rows = Reshape (x, to); out = com.microsoft.FusedGemm <activation = \"Tanh\"> (rows, w, u)",
     "com.microsoft.FusedMatMul": "out = com.microsoft.FusedMatMul <alpha = 0.5> (x, w)",
+    "com.microsoft.GatherBlockQuantized": constant("bytes", [17] * 32, "uint8") + "; " + constant("to", [4, 8]) + "; packed = Reshape (bytes, to); four = CastLike (ones4, tokens); "
+        + constant("column", [4, 1]) + "; scales = Reshape (four, column); " + constant("at", [1, 0, 3]) + "; out = com.microsoft.GatherBlockQuantized <bits = 4, block_size = 16> (packed, at, scales)",
     "com.microsoft.Gelu": "out = com.microsoft.Gelu (x)",
     "com.microsoft.GroupQueryAttention": constant("ends", [2], "int32") + "; " + scalar("total", 3, "int32")
         + "; out, k, v2 = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (tokens, tokens, tokens, , , ends, total)",
