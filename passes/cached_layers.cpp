@@ -106,6 +106,13 @@ bool CachedLayers::match_outputs() {
   for (const auto& [i, past] : carried_outputs_) {
     if (presents.emplace(past.value, i).second) taken[i] = true;
   }
+  for (ValueId v : g_.inputs()) {
+    const auto& dims = g_.value(v).type.dims;
+    const auto n = std::ranges::find_if(dims, [&](ExprRef d) { return pasts_.count(d) > 0; });
+    if (n != dims.end() && !presents.count(v.value))
+      return miss(g_.value(v).name,
+                  fmt::format("it is no past, and its length {} is its own", ir::print(*n)));
+  }
   size_t last = 0;
   for (ValueId v : g_.inputs()) {
     const auto present = presents.find(v.value);

@@ -165,7 +165,9 @@ bool ContextRows::is_of_row(ExprRef element, ExprRef j) {
   });
   ExprRef any = pool_.index(1, pool_.integer(ir::kLargestSize));
   e = ir::rewrite(e, [&](ExprRef n) { return n == j ? any : nullptr; });
-  ir::for_each_node(e, [&](ExprRef n) { known &= n->kind != ExprKind::symbol && n != b_; });
+  ir::for_each_node(e, [&](ExprRef n) {
+    known &= n->kind != ExprKind::symbol && (n->kind != ExprKind::index || n != b_);
+  });
   return known;
 }
 
@@ -203,7 +205,6 @@ void ContextRows::carry(ValueId v, ValueId new_rows) {
   g_.replace_uses(v, all);
   carried_.push_back({input, all, 1});
   carried_outputs_.emplace(g_.outputs.size(), input);
-  made_pasts_.insert(input.value);
   g_.outputs.push_back({g_.value(input).name, all});
 }
 
@@ -218,7 +219,7 @@ void ContextRows::carry_op(OpId o) {
   const std::vector<ExprRef*> bodies = ir::expressions_of(op);
   std::vector<ValueId> operands(old.operands.begin(),
                                 old.operands.begin() + static_cast<ptrdiff_t>(first_loaded(old)));
-  const size_t rows = is_row_operand(old, 0);
+  const size_t rows = is_row_operand(old, 0) + is_row_operand(old, 1);
   if (old.kind == OpKind::pointwise || !computes_rows(g_, old) || bodies.size() + rows != 1) return;
   const ExprRef now = ir::add(past_, s_);
   if (rows) {
@@ -249,8 +250,8 @@ void ContextRows::carry_element(ValueId v) {
   Indices old = at;
   old[1] = pool_.index(1, past_);
   const auto past = loaded(given(from_rows(v, old), nullptr));
-  if (past && !g_.def(*past) && !made_pasts_.count(past->value))
-    return;  // an element of an input as it is
+  // An element of an input as it is, which keys or values of one layer may have.
+  if (past && !g_.def(*past) && read_.insert(past->value).second) return;
   if (!is_function_of_rows(ir::load_of(g_, v, at))) return;
   type.dims[1] = length_;
   Indices now = ir::indices_of(pool_, type.dims);

@@ -57,7 +57,7 @@ class ContextRows : protected DecoderInputs {
   ExprRef at_token(ExprRef element, ExprRef token);
 
   std::vector<Carried> carried_;
-  std::set<uint32_t> made_pasts_;
+  std::set<uint32_t> read_;  // pasts that keys or values are elements of
 };
 
 }  // namespace tfcc::passes

@@ -175,8 +175,9 @@ bool DecoderInputs::find_sizes() {
 }
 
 // Layers of a window may name the length of their past otherwise. A generator gives all layers the
-// same tokens; that the input is a past is proved later.
+// same tokens. That all inputs of such a length are pasts is asked when these are known.
 void DecoderInputs::find_pasts() {
+  if (past_->kind != ExprKind::symbol) return;
   for (ValueId v : g_.inputs()) {
     const ir::Type& type = g_.value(v).type;
     if (!is_float(type.dtype)) continue;  // cost: ids and masks are of tokens

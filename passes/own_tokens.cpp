@@ -59,10 +59,24 @@ std::optional<OwnToken> own_token(const Graph& g, ExprRef batch, ExprRef token, 
   return std::nullopt;
 }
 
-bool reads_number(const Graph& g, ExprRef index, const OwnToken& own) {
-  bool found = false;
-  ir::for_each_node(spelled_out(g, index), [&](ExprRef n) { found |= n == own.number; });
-  return found;
+namespace {
+
+ExprRef question(const OwnToken& own, int64_t flag) {
+  return ir::bounded(own.token, own.length, flag);
+}
+
+ExprRef with_question(const Graph& g, ExprRef index, const OwnToken& own, int64_t flag) {
+  ExprRef asked = ir::sub(question(own, flag), ir::sub(own.token, own.number));
+  return replaced(spelled_out(g, index), own.number, asked);
+}
+
+}  // namespace
+
+bool can_ask(const Graph& g, ExprRef index, const OwnToken& own) {
+  bool is_left = false;
+  ir::for_each_node(with_question(g, index, own, 0),
+                    [&](ExprRef n) { is_left |= n == question(own, 0); });
+  return is_left;
 }
 
 void add_own_token(OwnTokens& all, OpId reader, const OwnToken& own) {
@@ -79,16 +93,16 @@ void ask(Graph& g, OpId reader, const OwnToken& own, int64_t flag) {
   ir::Op op = g.op(reader);
   const auto first = op.operands.begin();
   std::vector<ValueId> operands(first, first + static_cast<ptrdiff_t>(ir::first_loaded(op)));
-  ExprRef asked = ir::sub(ir::bounded(own.token, own.length, flag), ir::sub(own.token, own.number));
   const std::vector<ExprRef*> bodies = ir::expressions_of(op);
   std::vector<ExprRef> free;
   for (ExprRef* body : bodies) {
     free.push_back(ir::rewrite(ir::free_expr(g, reader, *body, {}), [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::load) return nullptr;
+      if (std::ranges::none_of(n->args, [&](ExprRef x) { return can_ask(g, x, own); }))
+        return nullptr;  // cost: where no flag is raised it would read the same
       Indices at = n->args;
-      for (ExprRef& x : at)
-        if (reads_number(g, x, own)) x = replaced(spelled_out(g, x), own.number, asked);
-      return at == n->args ? nullptr : ir::load_of(g, *loaded(n), std::move(at));
+      for (ExprRef& x : at) x = with_question(g, x, own, flag);
+      return ir::load_of(g, *loaded(n), std::move(at));
     }));
   }
   free = ir::capture(free, operands);

@@ -27,11 +27,11 @@ void add_own_token(OwnTokens& all, OpId reader, const OwnToken& own);
 /// wherever 0 <= number + c < length: by substitution. Nothing if that is not so.
 std::optional<OwnToken> own_token(const Graph& graph, ExprRef batch, ExprRef token, ExprRef length);
 
-/// Is the number a part of this index?
-bool reads_number(const Graph& graph, ExprRef index, const OwnToken& own);
+/// Can the token be asked for at this index: is the question left in it when it is put?
+bool can_ask(const Graph& graph, ExprRef index, const OwnToken& own);
 
 /// The ops read the same, and raise a flag where a token is none of its sequence; `way_out` ends
-/// what it says. Their indices have the numbers in them.
+/// what it says. It can be asked for in each of them.
 void ask_for_own_tokens(Graph& graph, const OwnTokens& all, std::string_view way_out);
 
 }  // namespace tfcc::passes

@@ -216,9 +216,8 @@ class Walk {
     if (!r.token) return r;
     r.token = spelled_out(ir::substitute_indices(r.token, load->args));
     const auto own = own_token(g_, r.batch, r.token, dims(g_.op(first_.attention).operands[0])[1]);
-    // Of a number that the op itself has no part of nothing can be asked there.
-    if (!own ||
-        std::ranges::none_of(load->args, [&](ExprRef x) { return reads_number(g_, x, *own); }))
+    // The op itself has to have the number; else nothing can be asked there.
+    if (!own || std::ranges::none_of(load->args, [&](ExprRef x) { return can_ask(g_, x, *own); }))
       return r;
     add_own_token(found_readers_.flattened, op_, *own);
     r.batch = own->batch;

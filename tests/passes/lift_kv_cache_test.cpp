@@ -140,7 +140,8 @@ TEST(LiftKvCache, StepsAreTheWholeOfAContext) {
   for (const char* name :
        {"lifts_a_latent", "lifts_a_norm_of_a_latent", "lifts_a_softmax_of_a_latent",
         "lifts_norms_of_heads", "lifts_sums_of_heads", "lifts_products_of_heads",
-        "lifts_a_present_by_other_ops", "lifts_slices_of_a_latent"})
+        "lifts_a_present_by_other_ops", "lifts_slices_of_a_latent", "lifts_products_as_keys",
+        "lifts_products_as_keys_and_values"})
     steps_are_the_whole(name, 30, "_context");
 }
 

@@ -125,9 +125,16 @@ Result<ExprRef> present_length(Importer& im, const Queries& s, std::optional<Val
   const ExprRef before = past ? im.dims(*past)[2] : im.integer(0);
   // A total that is data says nothing that a shape could use: all tokens are then the past and the
   // new ones.
-  if (!is_size_expression(e)) return ir::add(before, s.length);
+  const bool window = past && im.attr_int("sliding_window_cache", 0);
+  if (!is_size_expression(e)) {
+    if (window)
+      return im.fail(ErrorCode::unsupported,
+                     "sliding_window_cache needs total_sequence_length as a size; export with a "
+                     "cache of full length");
+    return ir::add(before, s.length);
+  }
   // As long as nothing is evicted, such a cache is any other. Its window hides what may be.
-  if (past && im.attr_int("sliding_window_cache", 0)) {
+  if (window) {
     TFCC_TRY_VOID(im.require_ge0(
         ir::sub(ir::add(before, s.length), e),
         "sliding_window_cache: the past must have all tokens before the new ones; give it whole"));

@@ -92,7 +92,7 @@ Result<QuantisedTable> quantised_table(Importer& im) {
     return im.fail(ErrorCode::unsupported,
                    fmt::format("{} bits are not supported; 2, 4 and 8 are", t.bits));
   if (!is_integer(im.type(t.data).dtype) || !is_float(im.type(t.scales).dtype))
-    return im.fail(ErrorCode::bad_file, "data must be integers, and scales of a float type");
+    return im.fail(ErrorCode::unsupported, "data must be integers, and scales of a float type");
   if (t.block < 1) return im.fail(ErrorCode::bad_file, fmt::format("block_size is {}", t.block));
   t.dims = unpacked(im, t.data, t);
   TFCC_TRY(t.axis, im.axis_of(im.attr_int("quantize_axis", 1), t.dims.size()));
@@ -114,7 +114,7 @@ Result<QuantisedTable> quantised_table(Importer& im) {
   TFCC_TRY_VOID(check(im.dims(t.scales), "scales", 0));
   if (!im.has_input(3)) return t;
   TFCC_TRY(t.zeros, im.input(3));
-  if (im.type(t.zeros).dtype != im.type(t.data).dtype)
+  if (im.onnx_type(t.zeros) != im.onnx_type(t.data))
     return im.fail(ErrorCode::bad_file, "zero_points and data differ in type");
   TFCC_TRY_VOID(check(unpacked(im, t.zeros, t), "zero_points", t.packed ? 8 / t.bits - 1 : 0));
   return t;
