@@ -19,6 +19,7 @@
 //      depends on the tokens before it alone, and steps of any size are the whole.
 //   5. One output has a row for each token, the logits; the others are those of 2.
 // Keys may be computed of a past that is no cache of them; passes/context_rows.cpp gives 1 and 2 then.
+// A score may count from the last key where a softmax does not see it (passes/score_origin.h).
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
 // Inputs are known by their roles, or by use (passes/decoder_inputs.h). A cache may be written in place: then P is what a
@@ -44,6 +45,7 @@
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
 #include "passes/row_ops.h"
+#include "passes/score_origin.h"
 
 namespace tfcc::passes {
 namespace {
@@ -370,6 +372,7 @@ class Lifter : CachedLayers {
       return n->kind == ExprKind::index && n->value == ir::kKey ? j : nullptr;
     });
     free = given(free, nullptr);
+    if (e->type != Scalar::boolean) free = counted_from_query(g_, free, i, j, length_);
     out = ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n == i) return ir::sub(pool_.index(ir::kQuery, longest_), past_);
       return n == j ? pool_.index(ir::kKey, longest_) : nullptr;

@@ -145,6 +145,11 @@ TEST(LiftKvCache, StepsAreTheWholeOfAContext) {
     steps_are_the_whole(name, 30, "_context");
 }
 
+TEST(LiftKvCache, StepsAreTheWholeOfScoresFromTheLastKey) {
+  steps_are_the_whole("lifts_a_table_from_the_last_key", 30, "_scores");
+  steps_are_the_whole("lifts_distances_from_the_last_key", 70, "_scores");
+}
+
 TEST(LiftKvCache, SaysWhatIsPastTheEndOfATable) {
   ir::Graph lifted = graph_of("lifts_whole_sequences");
   ASSERT_TRUE(run_passes(lifted, {"lift-kv-cache"}));
