@@ -10,10 +10,6 @@ namespace {
 
 constexpr int64_t kAny = 1 << 20;  // an index that no op has
 
-ExprRef spelled_out(const Graph& g, ExprRef e) {
-  return ir::expand(g, e, [](ValueId) { return true; });
-}
-
 ExprRef replaced(ExprRef e, ExprRef what, ExprRef by) {
   return ir::rewrite(e, [&](ExprRef n) { return n == what ? by : nullptr; });
 }
@@ -37,6 +33,10 @@ ExprRef only_atom(ExprRef own) {
 }
 
 }  // namespace
+
+ExprRef spelled_out(const Graph& g, ExprRef index) {
+  return index->has_load ? ir::expand(g, index, [](ValueId) { return true; }) : index;
+}
 
 std::optional<OwnToken> own_token(const Graph& g, ExprRef batch, ExprRef token, ExprRef length) {
   batch = spelled_out(g, batch);

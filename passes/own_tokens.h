@@ -23,6 +23,10 @@ struct OwnToken {
 using OwnTokens = std::map<OpId, std::vector<OwnToken>>;
 void add_own_token(OwnTokens& all, OpId reader, const OwnToken& own);
 
+/// An index made of others that elementwise ops compute, by these: (i n + place[i]) / n is i where
+/// place is one in 0..n.
+ExprRef spelled_out(const Graph& graph, ExprRef index);
+
 /// Rows (batch, token) of a tensor [B, length, ..], free, that are token number + c of sequence b
 /// wherever 0 <= number + c < length: by substitution. Nothing if that is not so.
 std::optional<OwnToken> own_token(const Graph& graph, ExprRef batch, ExprRef token, ExprRef length);

@@ -203,18 +203,12 @@ class Walk {
     if (attrs.epilogue) read(ir::free_epilogue(g_, o, at));
   }
 
-  // An index made of others that elementwise ops compute: (i n + place[i]) / n is i where place is
-  // one in 0..n.
-  ExprRef spelled_out(ExprRef index) const {
-    return index->has_load ? ir::expand(g_, index, [](ValueId) { return true; }) : index;
-  }
-
   // The rows that an element with these indices reads.
   Rows rows_of(ExprRef load) {
     Rows r = rows_.at(value_of(load).value);
-    r.batch = spelled_out(ir::substitute_indices(r.batch, load->args));
+    r.batch = spelled_out(g_, ir::substitute_indices(r.batch, load->args));
     if (!r.token) return r;
-    r.token = spelled_out(ir::substitute_indices(r.token, load->args));
+    r.token = spelled_out(g_, ir::substitute_indices(r.token, load->args));
     const auto own = own_token(g_, r.batch, r.token, dims(g_.op(first_.attention).operands[0])[1]);
     // The op itself has to have the number; else nothing can be asked there.
     if (!own || std::ranges::none_of(load->args, [&](ExprRef x) { return can_ask(g_, x, *own); }))

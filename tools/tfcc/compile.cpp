@@ -37,6 +37,7 @@ struct CommandLine {
 bool is_decoder(const ir::Graph& graph) {
   const auto is_causal = [&](ir::OpId o) {
     const ir::Op& op = graph.op(o);
+    if (op.kind == ir::OpKind::linear_attention) return op.as<ir::LinearAttentionAttrs>().causal;
     return op.kind == ir::OpKind::attention && op.as<ir::AttentionAttrs>().causal;
   };
   return graph.size_with(SizeRole::past) || std::ranges::any_of(graph.order(), is_causal);
