@@ -36,14 +36,16 @@ bool is_affine_along(const ir::Constant& c, size_t axis) {
     return ir::read_real(dtype, bytes->span().data(), static_cast<size_t>(i));
   };
   double largest = 0, apart = 0;
+  bool finite = true;
   for (int64_t i = 0; i < all; ++i) {
     const int64_t m = i / inner % n, first = i - m * inner, last = first + (n - 1) * inner;
     const double step = n > 1 ? (at(last) - at(first)) / static_cast<double>(n - 1) : 0;
+    finite &= std::isfinite(at(i));  // a maximum does not see a NaN
     largest = std::max(largest, std::fabs(at(i)));
     apart = std::max(apart, std::fabs(at(i) - (at(first) + step * static_cast<double>(m))));
   }
   ir::let_go(c);
-  return std::isfinite(largest) && apart <= kApart * largest;
+  return finite && apart <= kApart * largest;
 }
 
 class Counting {
