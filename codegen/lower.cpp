@@ -51,6 +51,11 @@ std::vector<MatmulKernel> choices(const Graph& graph, const TargetClass& target,
                                   int64_t most_tokens, const ProductRules& rules) {
   std::vector<MatmulKernel> all;
   for (OpId o : graph.order()) {
+    if (graph.op(o).kind == OpKind::grouped_matmul && target.cuda()) {
+      MatmulKernel kernel;
+      kernel.ordered = grouped_tiles(graph, o, target, most_tokens);
+      all.push_back(kernel);
+    }
     if (graph.op(o).kind != OpKind::matmul) continue;
     all.push_back(choose(describe(graph, o, most_tokens, rules), target));
   }

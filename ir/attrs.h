@@ -105,6 +105,15 @@ struct MatmulAttrs {
   }
 };
 
+/// result[i.., j] = sum over k of x[i.., k] w[which(i..), j, k]: each row is multiplied by the matrix
+/// that it chooses, as the tokens of a mixture of experts are. Operands: x [.., k], whose leading dims
+/// are the first of the result's (rows along the others share a row of x), w [groups, n, k], then what
+/// which loads (slot = operand). Indices: the dims of the result but the last.
+struct GroupedMatmulAttrs {
+  ExprRef which = nullptr;
+  template <class V> void visit(V&& v) { v("which", which); }
+};
+
 struct SoftmaxAttrs {
   template <class V> void visit(V&&) {}
 };
@@ -283,7 +292,7 @@ struct LinearAttentionAttrs {
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,
-                           SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs, KvAppendAttrs,
-                           LinearAttentionAttrs, AttentionAttrs, SampleAttrs>;
+                           GroupedMatmulAttrs, SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs,
+                           KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs, SampleAttrs>;
 
 }  // namespace tfcc::ir

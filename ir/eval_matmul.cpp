@@ -209,4 +209,24 @@ void eval_matmul(OpRun& run) {
   apply(attrs.scaled, {});
 }
 
+void eval_grouped_matmul(OpRun& run) {
+  const HostTensor &x = *run.operands[0], &w = *run.operands[1];
+  HostTensor& out = run.results[0];
+  const std::vector<int64_t> rows(out.dims.begin(), out.dims.end() - 1);
+  const auto n = static_cast<size_t>(w.dims[1]), k = static_cast<size_t>(w.dims[2]);
+  const int64_t share = std::accumulate(rows.begin() + std::ssize(x.dims) - 1, rows.end(),
+                                        int64_t{1}, std::multiplies<>());  // a row of x
+  for_each_block(run, run.op.as<GroupedMatmulAttrs>().which, rows,
+                 [&](int64_t first, size_t count, BlockResult block) {
+                   for (size_t i = 0; i < count; ++i) {
+                     const int64_t at = first + static_cast<int64_t>(i);
+                     const double* row = x.reals.data() + at / share * w.dims[2];
+                     const double* matrix = w.reals.data() + block.ints[i] * w.dims[1] * w.dims[2];
+                     double* y = out.reals.data() + at * w.dims[1];
+                     for (size_t j = 0; j < n; ++j)
+                       y[j] = std::inner_product(row, row + k, matrix + j * k, 0.0);
+                   }
+                 });
+}
+
 }  // namespace tfcc::ir

@@ -328,6 +328,41 @@ bool keeps_shape(Rules& r, std::string_view label) {
                    label, "operand 0 and the result must be reals of one shape");
 }
 
+/// `y[i.., j] = sum over k of x[i.., k] w[which(i..), j, k]`: a product of each row by the matrix that
+/// the row chooses, as in a mixture of experts (a grouped GEMM). Operands are `x`, `w [groups, n, k]`,
+/// then what `which` loads. Where the result has more dims than `x`, rows along those share a row of
+/// `x`, as the experts of one token do: `y[b,s,u,j]` of `x[b,s,k]`.
+///
+/// - **M1** Two factors at least, one result, and `which`.
+/// - **M2** x, w and the result are real; x and w have one type, of at most 32 bits.
+/// - **M3** w is `[groups, n, k]`, of known numbers; x ends in k and the result in n.
+/// - **M4** The result has as many dims as x at least, and two. The dims of x but the last are the
+///   first of the result.
+/// - **M5** `which` is a whole number of 0 to groups - 1: by proof, or because it is `bounded`.
+void check_grouped_matmul(Rules r) {
+  const auto& a = r.op.as<GroupedMatmulAttrs>();
+  if (!r.require(r.op.operands.size() >= 2 && r.op.results.size() == 1 && a.which, "M1",
+                 "has two factors, one result and a choice"))
+    return;
+  const Type &x = r.in(0), &w = r.in(1), &y = r.out();
+  r.require(is_float(x.dtype) && is_float(y.dtype) && x.dtype == w.dtype && size_of(x.dtype) <= 4 &&
+                size_of(y.dtype) <= 4,
+            "M2", "the factors have two types, or one that is not real");
+  const bool matrices =
+      w.rank() == 3 && std::ranges::all_of(w.dims, [](ExprRef d) { return as_int(d).has_value(); });
+  if (!r.require(matrices && x.rank() >= 1 && y.rank() >= 2 && r.last(x) == w.dims[2] &&
+                     r.last(y) == w.dims[1],
+                 "M3", "the factors do not fit"))
+    return;
+  if (!r.require(
+          x.rank() <= y.rank() && std::equal(x.dims.begin(), x.dims.end() - 1, y.dims.begin()),
+          "M4", "the rows of x are not those of the result"))
+    return;
+  check_expr(r.graph, r.op, "which", a.which, r.problems);
+  r.require(a.which->type == Scalar::i64 && prove_in(a.which, w.dims[0]), "M5",
+            "the choice may be a matrix that is not there");
+}
+
 /// `y = exp(x - max x) / sum exp(x - max x)` over the last axis.
 ///
 /// - **S1** One operand, one result.

@@ -68,6 +68,7 @@ struct KernelLaunch {
   F32Products f32 = F32Products::exact;  // how it multiplies f32
   ExprRef of_states =
       nullptr;  // bytes of its states that it reads and writes, if not all of their buffers
+  ExprRef of_constants = nullptr;        // the same of its constants
   ExprRef makes = nullptr;               // the size that it writes for the launches after it
   std::optional<Scratch> scratch = {};   // Stub::scratch()
   uint32_t counters = 0;                 // so many of Stub::counters()

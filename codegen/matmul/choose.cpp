@@ -12,6 +12,8 @@
 namespace tfcc::codegen {
 namespace {
 
+constexpr int64_t kSomeRowsEach = 48;  // of each matrix of a grouped_matmul
+constexpr int64_t kLongSum = 8192;     // of its rows
 constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
 
 /// Columns of a panel: the most that divide n, 0 if none do.
@@ -219,6 +221,30 @@ OrderedTiles ordered_tiles(const MatmulDesc& x, const TargetClass& target) {
   return std::find_if(all.begin(), all.end(), [&](const auto& t) { return rows <= t.most_rows; })
       ->tiles;
 }
+
+}  // namespace
+
+OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k,
+                           uint32_t shared_bytes) {
+  // Few rows wait for their matrices, of which long rows make few blocks; many for products. Measured:
+  // docs/performance.md.
+  static const OrderedTiles kLongRows = {{16, 32, 1, 2}, {}, 128, 128, 6};
+  static const RowsAndTiles kTilesOf16Bits[] = {
+      {kStreamRows, {{16, 64, 1, 4}, {}, 128, 64, 6}},
+      {kSomeRowsEach, {{32, 128, 1, 4}, {}, 256, 64, 4}},
+      {kAnyRows, {{128, 128, 4, 4}, {}, 256, 64, 3}},
+  };
+  std::span<const RowsAndTiles> all = kTilesOf16Bits;
+  if (type == DType::f32) all = kOrderedTiles;
+  OrderedTiles tiles = std::ranges::find_if(all, [&](const RowsAndTiles& t) {
+                         return rows.value_or(kAnyRows) <= t.most_rows;
+                       })->tiles;
+  if (type != DType::f32 && rows && *rows <= kStreamRows && k >= kLongSum) tiles = kLongRows;
+  while (tiles.stages > 2 && ordered_shared_bytes(type, tiles) > shared_bytes) --tiles.stages;
+  return tiles;
+}
+
+namespace {
 
 /// Why no kernel of ours keeps sums in order; empty if one does.
 std::string no_ordered(const MatmulDesc& x) {

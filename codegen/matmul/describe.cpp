@@ -80,19 +80,6 @@ bool bounded_by_tokens(const Graph& g, ExprRef rows) {
                      [&](const ir::SizeCheck& c) { return c.condition == bounded; });
 }
 
-// The most rows of a product that has one for each token, or of a known number.
-std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
-  if (auto n = ir::as_int(rows)) return n;
-  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
-  if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
-  if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
-  if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
-  const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
-  return most_tokens && most ? std::min(most_tokens, *most)
-         : most_tokens       ? std::optional(most_tokens)
-                             : most;
-}
-
 // What an op computes of its sums, `scaled` with its factor.
 void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled, MatmulDesc& x) {
   const auto& attrs = op.as<ir::MatmulAttrs>();
@@ -117,6 +104,23 @@ void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled,
 }
 
 }  // namespace
+
+std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
+  if (auto n = ir::as_int(rows)) return n;
+  if (rows->terms.size() == 1 && rows->value == 0 && rows->terms[0].coefficient > 1) {
+    const int64_t each = rows->terms[0].coefficient;
+    const auto most = largest_rows(g, *ir::exact_div(rows, g.pool().integer(each)), most_tokens);
+    return most ? std::optional(each * *most) : std::nullopt;
+  }
+  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
+  if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
+  if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
+  if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
+  const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
+  return most_tokens && most ? std::min(most_tokens, *most)
+         : most_tokens       ? std::optional(most_tokens)
+                             : most;
+}
 
 MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const ProductRules& rules) {
   const ir::Op& op = g.op(product);

@@ -216,6 +216,22 @@ uint32_t stream_shared_bytes(const MatmulDesc& desc, const StreamTile& tile);
 
 /// Dynamic shared memory of a block, as MatmulOrderedShape has it.
 uint32_t ordered_shared_bytes(DType type, const OrderedTiles& tiles);
+/// The fields of Spec that matmul_ordered and grouped_matmul share, from the number of threads on.
+/// `copy`: bytes at a time, at most copied_bytes().
+void add_ordered_fields(Stub& stub, const EmitContext& c, DType type, int64_t copy,
+                        const OrderedTiles& tiles);
+/// The most that divide rows of k elements, so that a copy is in one of them.
+int64_t copied_bytes(DType type, int64_t k);
+/// The most rows of a product that has a number of them for each token, or a known number, in a form
+/// for at most so many tokens (0: any); nothing if there is no bound.
+std::optional<int64_t> largest_rows(const Graph& graph, ExprRef rows, int64_t most_tokens);
+/// Tiles of a grouped_matmul of `rows` rows of k a matrix, if that is known, whose ring fits so many
+/// bytes.
+OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k,
+                           uint32_t shared_bytes);
+/// Those of an op in a form for at most so many tokens.
+OrderedTiles grouped_tiles(const Graph& graph, OpId grouped_matmul, const TargetClass& target,
+                           int64_t most_tokens);
 
 /// One emitter per arm.
 #define TFCC_ARM(name, epilogues)                                                                 \

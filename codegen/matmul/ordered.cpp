@@ -10,14 +10,6 @@
 namespace tfcc::codegen {
 namespace {
 
-// The most that divide rows of k elements, so that a copy is in one of them.
-int64_t copied_bytes(DType type, int64_t k) {
-  const int64_t row = k * static_cast<int64_t>(size_of(type));
-  int64_t bytes = 16;
-  while (row % bytes != 0) bytes /= 2;
-  return bytes;
-}
-
 // Parts of k, whose sums are added at the end: a chain of multiply-adds for each k is long. Tensor
 // cores have none.
 int64_t parts_of(DType type, const OrderedTiles& t) {
@@ -28,6 +20,13 @@ int64_t parts_of(DType type, const OrderedTiles& t) {
 constexpr int64_t kManyProcessors = 108;
 
 }  // namespace
+
+int64_t copied_bytes(DType type, int64_t k) {
+  const int64_t row = k * static_cast<int64_t>(size_of(type));
+  int64_t bytes = 16;
+  while (row % bytes != 0) bytes /= 2;
+  return bytes;
+}
 
 uint32_t ordered_shared_bytes(DType type, const OrderedTiles& t) {
   const size_t parts = static_cast<size_t>(parts_of(type, t)),
@@ -55,6 +54,16 @@ void add_tiles(Stub& stub, const OrderedTiles& tiles) {
 
 }  // namespace
 
+void add_ordered_fields(Stub& stub, const EmitContext& c, DType type, int64_t copy,
+                        const OrderedTiles& tiles) {
+  stub.field("threads", int64_t{tiles.threads});
+  stub.field("parts", parts_of(type, tiles));
+  stub.field("tf32", int64_t{tiles.tf32});
+  add_tiles(stub, tiles);
+  stub.field("processors", c.target.processors ? c.target.processors : kManyProcessors);
+  stub.field("copy", copy);
+}
+
 Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulDesc& x,
                                      const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
@@ -79,12 +88,7 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
   stub.type("Out", c.type(y).dtype);
   stub.field("gated", gated);
   stub.field("early", config.early);
-  stub.field("threads", int64_t{tiles.threads});
-  stub.field("parts", parts_of(x.a, tiles));
-  stub.field("tf32", int64_t{tiles.tf32});
-  add_tiles(stub, tiles);
-  stub.field("processors", c.target.processors ? c.target.processors : kManyProcessors);
-  stub.field("copy", copied);
+  add_ordered_fields(stub, c, x.a, copied, tiles);
   stub.require(fmt::format("MatmulOrderedShape<Spec>::shared_bytes == {}", size.shared_bytes),
                "the plan has another size");
   // Two blocks have too few registers where copies of less than 16 bytes are many. Of f32 they have

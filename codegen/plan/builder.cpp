@@ -275,8 +275,14 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   if (launch.of_states)
     std::erase_if(
         all, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
-  const ExprRef bytes = traffic(c, op.kind, all);
-  out.bytes = statistic(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
+  if (launch.of_constants)
+    std::erase_if(all, [&](uint32_t b) {
+      return out_.plan.buffers[b].place == runtime::BufferClass::constant;
+    });
+  ExprRef bytes = traffic(c, op.kind, all);
+  for (ExprRef part : {launch.of_states, launch.of_constants})
+    if (part) bytes = ir::add(bytes, part);
+  out.bytes = statistic(bytes);
   if (launch.makes)
     out.makes =
         static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) -

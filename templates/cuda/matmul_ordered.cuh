@@ -47,7 +47,16 @@ namespace matmul_ordered_detail {
 /// Parts of k begin at multiples of it.
 inline constexpr int kPart = 32;
 
-template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Tile {
+/// Where rows stand: row i of a tile's rows is row i of a and of out.
+struct SameRows {
+  /// How many rows there are, asked when the first of b is on its way; by all threads.
+  TFCC_FN idx count(idx rows) const { return rows; }
+  TFCC_FN idx of_a(idx i) const { return i; }
+  TFCC_FN idx of_out(idx i) const { return i; }
+};
+
+template <class Spec, int block_m, int block_n, int own_m, int own_n, class Rows = SameRows>
+struct Tile {
   using T = typename Spec::T;
   using Shape = MatmulOrderedShape<Spec>;
   static constexpr bool tensor_cores = sizeof(T) == 2 || Spec::tf32 > 0, splits = Spec::tf32 == 3;
@@ -75,6 +84,7 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
 
   unsigned char* ring;
   idx rows, columns, k, first_m, first_n, part_k;
+  Rows place;
   f32 sums[own_m][own_n][each];
 
   /// Of part 0; those of the others lie behind it.
@@ -83,10 +93,11 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
   }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + parts * block_m * pitch; }
 
-  /// By all threads: `step` of all parts of `count` rows of a matrix from row `first` on. What lies
-  /// behind the last row stays as it is, for its sums are not stored.
-  template <int count>
-  TFCC_FN void copy(unsigned char* to, const T* matrix, idx first, idx limit, int step) const {
+  /// By all threads: `step` of all parts of `count` rows of a matrix from row `first` on, each at
+  /// at_row(row). What lies behind the last row stays as it is, for its sums are not stored.
+  template <int count, class At>
+  TFCC_FN void copy(unsigned char* to, const T* matrix, idx first, idx limit, int step,
+                    const At& at_row) const {
     constexpr int chunk = Spec::copy / sizeof(T), chunks = block_k / chunk,
                   all = parts * count * chunks, each = ceil_div(all, Spec::threads);
 #pragma unroll(each <= 8 ? each : 2)
@@ -95,17 +106,17 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
                 r = row % count;
       if ((all % Spec::threads != 0 && id >= all) || first + r >= limit) continue;
       const idx p = row / count * part_k + step * block_k + c * chunk;
-      const T* const from = matrix + (i64)(first + r) * k + p;
+      const T* const from = matrix + (i64)at_row(first + r) * k + p;
       unsigned char* const at = to + row * pitch + c * Spec::copy;
       if constexpr (Spec::copy >= 4) copy_async<Spec::copy>(at, p < k ? from : matrix, p < k);
       else *(T*)at = p < k ? *from : T{};
     }
   }
   TFCC_FN void copy_a(const T* a, int step, int slot) const {
-    copy<block_m>(tile_a(slot), a, first_m, rows, step);
+    copy<block_m>(tile_a(slot), a, first_m, rows, step, [&](idx i) { return place.of_a(i); });
   }
   TFCC_FN void copy_b(const T* b, int step, int slot) const {
-    copy<block_n>(tile_b(slot), b, first_n, columns, step);
+    copy<block_n>(tile_b(slot), b, first_n, columns, step, [](idx i) { return i; });
   }
 
   /// The products of group q of a step, by rows of a and b.
@@ -218,8 +229,9 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
 #pragma unroll 4
     for (int e = threadIdx.x; e < block_m * wide; e += Spec::threads) {
       const int r = e / wide, c = e % wide;
-      const idx row = first_m + r, column = first + c;
-      if (row >= rows || column >= width) continue;
+      const idx column = first + c;
+      if (first_m + r >= rows || column >= width) continue;
+      const idx row = place.of_out(first_m + r);
       if constexpr (Spec::gated)
         store(out, row * width + column,
               epilogue(sum(r, c / 8 * 16 + c % 8), sum(r, c / 8 * 16 + c % 8 + 8), row, column));
@@ -235,9 +247,10 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
     for (int i = 0; i < own_m; ++i) {
 #pragma unroll
       for (int e = 0; e < each; ++e) {
-        const idx row = m + i * unit_m + lane / 4 + e / 2 * 8;
+        const idx i_m = m + i * unit_m + lane / 4 + e / 2 * 8;
         const int own = lane % 4 * 2 + e % 2;
-        if (row >= rows) continue;
+        if (i_m >= rows) continue;
+        const idx row = place.of_out(i_m);
 #pragma unroll
         for (int j = 0; j < own_n; j += Spec::gated ? 2 : 1) {
           if constexpr (Spec::gated) {
@@ -270,6 +283,7 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
     }
     for (int s = 0; s < stages - 1 && s < steps; ++s) copy_b(b, s, s);
     if constexpr (Spec::early) wait_for_predecessor();
+    rows = place.count(rows);
     for (int s = 0; s < stages - 1; ++s) {
       if (s < steps) copy_a(a, s, s);
       commit_copies();
@@ -298,6 +312,11 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
   }
 };
 
+/// How much of k a part has.
+template <class Spec> TFCC_FN idx part_of(idx k) {
+  return Spec::parts == 1 ? k : (idx)round_up(ceil_div(k, Spec::parts), kPart);
+}
+
 /// This block's tile, if there is one; columns that lie side by side read the same rows of a.
 template <class Spec, int block_m, int block_n, int own_m, int own_n, class Epilogue>
 TFCC_FN void run(typename Spec::Out* out, const typename Spec::T* a, const typename Spec::T* b,
@@ -308,13 +327,7 @@ TFCC_FN void run(typename Spec::Out* out, const typename Spec::T* a, const typen
     return;
   }
   Tile<Spec, block_m, block_n, own_m, own_n> tile{
-      ring,
-      rows,
-      columns,
-      k,
-      block % down * block_m,
-      block / down * block_n,
-      Spec::parts == 1 ? k : (idx)round_up(ceil_div(k, Spec::parts), kPart)};
+      ring, rows, columns, k, block % down * block_m, block / down * block_n, part_of<Spec>(k)};
   tile.run(out, a, b, epilogue);
 }
 

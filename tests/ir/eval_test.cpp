@@ -315,6 +315,17 @@ TEST(Eval, HeadsStandSideBySide) {
   expect_near(y, want);
 }
 
+// Three rows of x, of which each has two of the result; row i of the result takes matrix i % 2.
+TEST(Eval, RowsChooseTheirMatrices) {
+  const auto y =
+      run(R"(graph @g(%x: f32[3,2], %w: f32[2,1,2]) {
+    %y = grouped_matmul(%x, %w) {which = (i,j) => j} : f32[3,2,1]
+    return y = %y
+  })",
+          {{"x", reals({3, 2}, {1, 2, 3, 4, 5, 6})}, {"w", reals({2, 1, 2}, {1, 10, 100, 1000})}});
+  expect_near(y, {21, 2100, 43, 4300, 65, 6500});
+}
+
 // Columns 0 to 7 and 16 to 23 are sums s, those behind them sums t.
 TEST(Eval, AGateHasTwoSums) {
   std::vector<double> b, want;

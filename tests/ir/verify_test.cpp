@@ -180,6 +180,33 @@ TEST(Verify, MatmulOfIntegers) {
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
+TEST(Verify, GroupedMatmul) {
+  const auto grouped = [](const std::string& type = "f32[B,S,2,6]",
+                          const std::string& which = "(i,j,k) => (i + j + k) % 5",
+                          const std::string& w = "f32[5,6,8]",
+                          const std::string& operands = "%x, @w") {
+    return "const @w : " + w + " = random(1)\n  %y = grouped_matmul(" + operands +
+           ") {which = " + which + "} : " + type;
+  };
+  accepted(grouped());
+  accepted(grouped("f16[B,S,6]", "(i,j) => 4"));
+  accepted(
+      grouped("f32[B,S,2,6]", "(i,j,k) => bounded(%k[i,i], 5, 0)", "f32[5,6,8]", "%x, @w, %k"));
+  refused("M1", "%y = grouped_matmul(%x) {which = (i,j) => 0} : f32[B,S,6]");
+  refused("M2", grouped("f32[B,S,6]", "(i,j) => 0", "f16[5,6,8]"));
+  refused("M2", grouped("f64[B,S,6]", "(i,j) => 0"));
+  refused("M2", grouped("i64[B,S,6]", "(i,j) => 0"));
+  refused("M3", grouped("f32[B,S,7]", "(i,j) => 0"));
+  refused("M3", grouped("f32[B,S,6]", "(i,j) => 0", "f32[5,6,9]"));
+  refused("M3", grouped("f32[B,S,6]", "(i,j) => 0", "f32[6,8]"));
+  refused("M4", grouped("f32[S,B,6]", "(i,j) => 0"));
+  refused("M4", grouped("f32[B,6]", "(i) => 0"));
+  refused("M5", grouped("f32[B,S,6]", "(i,j) => 5"));
+  refused("M5", grouped("f32[B,S,6]", "(i,j) => i"));
+  refused("M5", grouped("f32[B,S,6]", "(i,j) => -1"));
+  refused("M5", grouped("f32[B,S,6]", "(i,j) => 0.0"));
+}
+
 TEST(Verify, MatmulOfHeads) {
   const auto heads = [](const std::string& of, const std::string& type = "f32[B,S,24]",
                         const std::string& n = "12", const std::string& more = "",

@@ -17,8 +17,8 @@ std::string graph_text(const std::string& inputs, const std::string& symbols,
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> kCases = [] {
     std::vector<Case> all;
-    for (auto* part : {pointwise_cases, reduce_cases, matmul_cases, row_cases, attention_cases,
-                       linear_attention_cases, sample_cases}) {
+    for (auto* part : {pointwise_cases, reduce_cases, matmul_cases, grouped_matmul_cases, row_cases,
+                       attention_cases, linear_attention_cases, sample_cases}) {
       for (Case& c : part()) all.push_back(std::move(c));
     }
     return all;

@@ -43,6 +43,7 @@ std::vector<Case> reduce_cases();
 std::vector<Case> matmul_cases();
 /// Of those, the ones that kernels of a GPU and their tiles are chosen by.
 std::vector<Case> matmul_tile_cases();
+std::vector<Case> grouped_matmul_cases();
 std::vector<Case> row_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> linear_attention_cases();

@@ -24,6 +24,9 @@ TEST_P(CpuKernelsOfWidth, MiddleLevel) {
 
 INSTANTIATE_TEST_SUITE_P(Matmul, CpuKernelsOfWidth, testing::ValuesIn(matmul_cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(GroupedMatmul, CpuKernelsOfWidth,
+                         testing::ValuesIn(grouped_matmul_cases()),
+                         [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Attention, CpuKernelsOfWidth, testing::ValuesIn(attention_cases()),
                          [](const auto& info) { return info.param.name; });
 

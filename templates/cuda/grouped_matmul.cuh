@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// grouped_matmul, a grouped GEMM: out[i, j] = sum over p of x[i / share, p] w[which(i), j, p], each row i by
+// the matrix that it chooses, as the tokens of a mixture of experts are. Sums are those of
+// matmul_ordered: one order, so that the bits of a row depend neither on the other rows nor on the
+// tile.
+//
+// x [.., k], w [groups, columns, k], out [rows, columns], all row-major. A block has block_n columns of
+// one matrix: it goes through all rows, and multiplies those that chose the matrix, a tile of
+// block_m at a time, in order. Where there are fewer rows than matrices the block's matrix is that of
+// row number `slot`, unless a row before it chose the same; so blocks are no more than rows.
+//
+// Spec: as of matmul_ordered, without a gate or a large tile; groups. which(i), of 0 to groups - 1,
+// may be asked for any row, many times.
+// Block: threads. Grid: min(rows, groups) * ceil(columns, block_n). Shared:
+// GroupedMatmulShape<Spec>::shared_bytes.
+// Bound: few rows: the bytes of the matrices that are chosen. Many: as matmul_ordered.
+#pragma once
+#include "cuda/matmul_ordered.cuh"
+
+namespace grouped_matmul_detail {
+
+/// What a block has in shared memory behind the ring.
+template <class Spec> struct Rows {
+  static constexpr int warps = Spec::threads / kWarp;
+  idx list[Spec::block_m + Spec::threads];  // rows that chose its matrix
+  int found[warps];                         // by each warp, of rows that are looked at together
+  i32 choice[Spec::groups];                 // of all rows, where they are no more than matrices
+};
+
+/// The sum stays as it is.
+struct Sum {
+  TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; }
+};
+
+/// Adds the rows from `first` on for which chosen(i) holds, one a thread, to the `count` of the list,
+/// in order; how many there are then.
+template <class Spec, class Chosen>
+TFCC_FN int add_rows(Rows<Spec>& rows, int count, idx first, idx all, const Chosen& chosen) {
+  const idx i = first + (idx)threadIdx.x;
+  const bool found = i < all && chosen(i);
+  const u32 vote = __ballot_sync(kAllLanes, found);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (lane == 0) rows.found[warp] = __popc(vote);
+  __syncthreads();
+  int at = count, total = count;
+#pragma unroll
+  for (int w = 0; w < Rows<Spec>::warps; ++w) {
+    if (w < warp) at += rows.found[w];
+    total += rows.found[w];
+  }
+  if (found) rows.list[at + __popc(vote & ((1u << lane) - 1))] = i;
+  __syncthreads();
+  return total;
+}
+
+/// The rows of a block: those that chose its matrix, a tile of them at a time, in a list.
+template <class Spec, class Which> struct Choosers {
+  Rows<Spec>& rows;
+  const Which& which;
+  idx share, all;
+  bool few;  // no more rows than matrices
+  i64 group;
+  idx first;               // that was not looked at
+  int begin = 0, end = 0;  // of the list; the tile begins there
+
+  TFCC_FN bool chose(idx i) const { return (few ? rows.choice[i] : which(i)) == group; }
+  /// How many rows the tile has, behind the tiles before it.
+  TFCC_FN int fill() {
+    if (end - begin < Spec::block_m && first < all) {
+      static_assert(Spec::block_m <= Spec::threads, "threads: enough to move what is left");
+      const bool moves = begin + (int)threadIdx.x < end;
+      const idx i = moves ? rows.list[begin + threadIdx.x] : 0;
+      __syncthreads();
+      if (moves) rows.list[threadIdx.x] = i;
+      end -= begin;
+      begin = 0;
+      __syncthreads();
+      for (; end < Spec::block_m && first < all; first += Spec::threads)
+        end = add_rows<Spec>(rows, end, first, all, [&](idx i) { return chose(i); });
+    }
+    return end - begin < Spec::block_m ? end - begin : Spec::block_m;
+  }
+};
+
+/// Where they stand, for a tile that fills the list itself where it has no number of rows.
+template <class Spec, class Which> struct ListedRows {
+  Choosers<Spec, Which>* from;
+  TFCC_FN idx count(idx rows) { return rows ? rows : from->fill(); }
+  TFCC_FN idx of_a(idx i) const { return of_out(i) / from->share; }
+  TFCC_FN idx of_out(idx i) const { return from->rows.list[from->begin + i]; }
+};
+
+}  // namespace grouped_matmul_detail
+
+template <class Spec> struct GroupedMatmulShape {
+  static constexpr int shared_bytes =
+      MatmulOrderedShape<Spec>::shared_bytes + (int)sizeof(grouped_matmul_detail::Rows<Spec>);
+};
+
+template <class Spec, class Which>
+TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x,
+                            const typename Spec::T* w, idx rows, idx columns, idx k, idx share,
+                            const Which& which) {
+  using namespace grouped_matmul_detail;
+  TFCC_DYNAMIC_SHARED(ring);
+  Rows<Spec>& chosen = *(Rows<Spec>*)(ring + MatmulOrderedShape<Spec>::shared_bytes);
+  const idx slots = rows < Spec::groups ? rows : (idx)Spec::groups;
+  if (slots == 0) return;
+  const idx slot = (idx)blockIdx.x % slots, first_n = (idx)blockIdx.x / slots * Spec::block_n,
+            part_k = matmul_ordered_detail::part_of<Spec>(k);
+  if (first_n >= columns) return;
+  Choosers<Spec, Which> choosers{chosen, which, share, rows, slots == rows, slot, 0};
+  if (choosers.few) {
+    for (idx i = threadIdx.x; i < rows; i += Spec::threads) chosen.choice[i] = (i32)which(i);
+    __syncthreads();
+    choosers.group = chosen.choice[slot];
+    bool earlier = false;
+    for (idx i = threadIdx.x; i < slot; i += Spec::threads) earlier |= choosers.chose(i);
+    if (__syncthreads_or(earlier)) return;
+    choosers.first = slot;
+  }
+  const typename Spec::T* const matrix = w + choosers.group * (i64)columns * k;
+  // Of few rows there is one at least, which need not be known when the matrix is asked for.
+  int now = choosers.few ? 0 : choosers.fill();
+  while (now > 0 || choosers.few) {
+    matmul_ordered_detail::Tile<Spec, Spec::block_m, Spec::block_n, Spec::own_m, Spec::own_n,
+                                ListedRows<Spec, Which>>
+        tile{ring, (idx)now, columns, k, 0, first_n, part_k, {&choosers}};
+    tile.run(out, x, matrix, Sum{});
+    __syncthreads();  // the ring and the list are free
+    choosers.begin += (int)tile.rows;
+    now = choosers.fill();
+    if (now == 0) return;
+  }
+}

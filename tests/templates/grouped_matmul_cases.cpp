@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// grouped_matmul: fewer rows than matrices and many more, rows that share one of x, sizes off the
+// edges of tiles, choices that leave matrices out, results of another type.
+#include <fmt/format.h>
+
+#include "tests/templates/cases.h"
+
+namespace tfcc::test {
+namespace {
+
+const std::vector<std::vector<int64_t>> kShapes = {{1, 1}, {1, 2}, {2, 7}, {1, 33}, {3, 65}};
+
+// `experts` of [n, k], of which a token takes two, and a product of each of these by as many [k, n].
+Case experts(int64_t count, int64_t n, int64_t k) {
+  Case c{
+      fmt::format("grouped_matmul_{}_of_{}x{}", count, n, k),
+      graph_text(
+          fmt::format("%x: f32[B,S,{}], %e: i64[B,S,2]", k), "B = x.0 in 1.., S = x.1 in 1..",
+          fmt::format(
+              "  const @up : f32[{0},{1},{2}] = random(1)\n"
+              "  const @down : f32[{0},{2},{1}] = random(2)\n"
+              "  %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : f32[B,S,{2}]\n"
+              "  %u = grouped_matmul(%h, @up, %e) {{which = (i,j,k) => (%e[i,j,k] + 9) % {0}}} : f32[B,S,2,{1}]\n"
+              "  %a = pointwise(%u) {{body = (i,j,k,l) => %u[i,j,k,l] * %u[i,j,k,l]}} : f32[B,S,2,{1}]\n"
+              "  %d = grouped_matmul(%a, @down, %e) {{which = (i,j,k) => (%e[i,j,k] + 9) % {0}}} : f32[B,S,2,{2}]\n"
+              "  %y = reduce(%d) {{body = (i,j,k,l) => %d[i,j,l,k], extents = [2], kind = sum}} : f32[B,S,{2}]\n",
+              count, n, k),
+          {"y"}),
+      kShapes,
+      {},
+      1e-5,
+      2e-3};
+  c.bf16 = true;
+  c.widen_on_cpu = true;
+  return c;
+}
+
+// One row for each token; of some a matrix that all choose, of some one that follows from where they are.
+Case rows() {
+  Case c{
+      "grouped_matmul_rows",
+      graph_text(
+          "%x: f32[B,S,24], %w: f32[3,20,24], %s: f32[24]", "B = x.0 in 1.., S = x.1 in 1..",
+          "  %one = grouped_matmul(%x, %w) {which = (i,j) => 2} : f32[B,S,20]\n"
+          "  %turns = grouped_matmul(%x, %w) {which = (i,j) => (i + j) % 3} : f32[B,S,20]\n"
+          "  %same = grouped_matmul(%s, %w) {which = (i,j) => j % 3} : f32[B,S,20]\n"
+          "  %y = pointwise(%one, %turns, %same) {body = (i,j,k) => %one[i,j,k] + 2.0 * %turns[i,j,k] + 3.0 * %same[i,j,k]} : f32[B,S,20]\n",
+          {"one", "y"}),
+      kShapes,
+      {},
+      1e-5,
+      2e-3};
+  c.widen_on_cpu = true;
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> grouped_matmul_cases() {
+  return {experts(1, 16, 32),
+          experts(4, 48, 32),
+          experts(19, 24, 40),
+          experts(128, 72, 16),
+          experts(3, 130, 264),
+          experts(5, 7, 9),
+          rows()};
+}
+
+}  // namespace tfcc::test
