@@ -29,7 +29,8 @@ const PassInfo* find_pass(std::string_view name) {
 const std::vector<std::string>& default_pipeline() {
   static const std::vector<std::string> kOrder = {
       "quantize-linear",  // before fold-constants, which would make reals of the integers
-      "fold-constants", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+      "fold-constants", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops", "split-rows",
+      "raise-grouped-matmul",  // of the rows that are tokens again
       // Norms before GELU and attention: they read the smallest expressions while every ONNX op is
       // still its own.
       "raise-layer-norm", "raise-rms-norm", "raise-gelu", "raise-softmax",

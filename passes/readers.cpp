@@ -135,6 +135,7 @@ class Walk {
       case OpKind::cumsum:
         return read(ir::load_of(g_, op.operands[0], along(at, op.as<ir::CumsumAttrs>().axis)));
       case OpKind::matmul: return visit_matmul(o, at);
+      case OpKind::grouped_matmul: return visit_grouped_matmul(o, at);
       case OpKind::attention: return visit_attention(o);
       case OpKind::linear_attention: return problem("a linear attention reads the result");
       case OpKind::pack:
@@ -178,6 +179,16 @@ class Walk {
     const auto& attrs = g_.op(o).as<ir::ReduceAttrs>();
     for (ExprRef extent : attrs.extents) at.push_back(pool().index(at.size(), extent));
     read(ir::free_expr(g_, o, attrs.body, at));
+  }
+
+  void visit_grouped_matmul(OpId o, const Indices& at) {
+    const ir::Op& op = g_.op(o);
+    const auto &x = dims(op.operands[0]), &w = dims(op.operands[1]);
+    Indices row(at.begin(), at.begin() + std::ssize(x) - 1);
+    row.push_back(many(x.back()));
+    read(ir::load_of(g_, op.operands[0], row));
+    read(ir::load_of(g_, op.operands[1], {many(w[0]), at.back(), many(w[2])}));
+    read(ir::free_expr(g_, o, op.as<ir::GroupedMatmulAttrs>().which, at));
   }
 
   void visit_matmul(OpId o, const Indices& at) {

@@ -10,6 +10,7 @@ namespace tfcc::passes {
 bool is_row_operand(const ir::Op& op, size_t i) {
   switch (op.kind) {
     case OpKind::softmax:
+    case OpKind::grouped_matmul:
     case OpKind::matmul: return i == 0;
     case OpKind::rope: return i < 3;
     case OpKind::attention:
@@ -29,6 +30,7 @@ bool computes_rows(const Graph& graph, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::pointwise:
     case OpKind::reduce: return rank(op.results[0]) >= 2;
+    case OpKind::grouped_matmul: return rank(op.operands[0]) >= 3;
     case OpKind::norm:
     case OpKind::softmax:
     case OpKind::rope:

@@ -35,7 +35,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None}
+         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -55,6 +55,8 @@ VARIANTS = {
     "norms_of_each_head": {"norms": "apart"},
     "latent": {"kv_heads": 4, "latent": 12, "turned": 4},
     "latent_of_pairs": {"kv_heads": 4, "latent": 12, "turned": 4, "rotary": "pairs", "positions": False},
+    "experts": {"experts": 5},
+    "experts_without_past": {"experts": 3, "past": False, "mask": False},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
@@ -94,9 +96,14 @@ def weights_of(v):
             w.add(f"{attention}.up_proj.weight", (v["heads"] * 2 * HEAD, v["latent"]), 1.6 / np.sqrt(v["latent"]))
         for part, rows, gain in parts:
             w.add(f"{attention}.{part}.weight", (rows, hidden), gain / np.sqrt(hidden))
-        for part in ("gate_proj", "up_proj"):
-            w.add(f"layers.{i}.mlp.{part}.weight", (INNER, hidden), 1 / np.sqrt(hidden))
-        w.add(f"layers.{i}.mlp.down_proj.weight", (hidden, INNER), 1 / np.sqrt(INNER))
+        if v["experts"]:
+            w.add(f"layers.{i}.mlp.router.weight", (v["experts"], hidden), 3 / np.sqrt(hidden))
+            w.add(f"layers.{i}.mlp.gate_up_proj.weight", (v["experts"], 2 * INNER, hidden), 1 / np.sqrt(hidden))
+            w.add(f"layers.{i}.mlp.down_proj.weight", (v["experts"], hidden, INNER), 1 / np.sqrt(INNER))
+        else:
+            for part in ("gate_proj", "up_proj"):
+                w.add(f"layers.{i}.mlp.{part}.weight", (INNER, hidden), 1 / np.sqrt(hidden))
+            w.add(f"layers.{i}.mlp.down_proj.weight", (hidden, INNER), 1 / np.sqrt(INNER))
         for norm in ("input_layernorm", "post_attention_layernorm"):
             w.add(f"layers.{i}.{norm}.weight", (hidden,), 0.1, 1.0)
         for norm in ("q_norm", "k_norm"):
@@ -242,6 +249,30 @@ def o_proj(g, s, v, y, batch, weights, name):
     return s.at("o_proj")("MatMul", y, g.matrix(weights[name + ".o_proj.weight"]))
 
 
+def mixture(g, s, x, weights, name):
+    """Two experts of each token, whose weights are gathered for it: the batched form of transformers 5."""
+    up_weight, down_weight = ((n, weights[n]) for n in (f"{name}.gate_up_proj.weight", f"{name}.down_proj.weight"))
+    hidden = up_weight[1].shape[2]
+    rows = s("Reshape", x, s.const([-1, hidden]), allowzero=0)
+    scores = s("Softmax", s("MatMul", rows, g.matrix(weights[name + ".router.weight"])), axis=-1)
+    top = g.unique(s.path, "TopK")
+    best, chosen = top + "_output_0", top + "_output_1"
+    g.nodes.append(onnx.helper.make_node("TopK", [scores, s.const([2])], [best, chosen], name=top, axis=-1))
+    share = s("Div", best, s("ReduceSum", best, s.const([-1]), keepdims=1))
+    chosen = s("Reshape", chosen, s.const([-1]), allowzero=0)
+    each = s("Reshape", s("Expand", s("Unsqueeze", rows, s.const([1])), s.const([1, 2, 1])), s.const([-1, hidden]), allowzero=0)
+
+    def product(weight, of):
+        return s("Squeeze", s("MatMul", s("Gather", g.weight(weight[0], weight[1]), chosen, axis=0), s("Unsqueeze", of, s.const([2]))), s.const([2]))
+
+    both = product(up_weight, each)
+    gate, up = (s("Slice", both, s.const([i * INNER]), s.const([(i + 1) * INNER]), s.const([1])) for i in range(2))
+    down = product(down_weight, s("Mul", s("Mul", gate, s("Sigmoid", gate)), up))
+    down = s("Mul", down, s("Unsqueeze", s("Reshape", share, s.const([-1]), allowzero=0), s.const([1])))
+    y = s("ReduceSum", s("Reshape", down, s.const([-1, 2, hidden]), allowzero=0), s.const([1]), keepdims=0)
+    return s("Reshape", y, s("Shape", x), allowzero=0)
+
+
 def build(v):
     weights = weights_of(v)
     g = Graph(24 if v["in_place"] else 17, producer="tests/models")
@@ -273,7 +304,7 @@ def build(v):
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
-        x = b("Add", x, gated_silu(g, b.at("mlp"), y, weights, name + ".mlp"))
+        x = b("Add", x, (mixture if v["experts"] else gated_silu)(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")
     return as_later(logits(g, y, weights).model())
 
