@@ -76,6 +76,15 @@ std::optional<BiasAdd> bias_add(const Graph& graph, ExprRef e, const Indices& at
   return BiasAdd{loaded_at(e->args[1 - bias], at), loaded_along_last(graph, e->args[bias], at)};
 }
 
+ExprRef through_views(const Graph& g, ValueId v, const Indices& at) {
+  return ir::expand(g, ir::load_of(g, v, at), [&](ValueId x) {
+    ExprRef body = g.def(x)->as<ir::PointwiseAttrs>().body;
+    return body->kind == ExprKind::load &&
+           g.value(g.def(x)->operands[static_cast<size_t>(body->value)]).type.dtype ==
+               g.value(x).type.dtype;
+  });
+}
+
 bool is_biased_product(const Graph& graph, ValueId v) {
   const Indices at = ir::indices_of(graph, v);
   const auto sum = bias_add(graph, ir::element_of(graph, v, at), at);

@@ -57,6 +57,9 @@ std::optional<BiasAdd> bias_add(const Graph& graph, ExprRef e, const Indices& at
 ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
                  const std::function<bool(ValueId)>& stop = {}, ir::Reach reach = {});
 
+/// The element of v at these indices through views alone, which do not round: a load.
+ExprRef through_views(const Graph& graph, ValueId v, const Indices& at);
+
 /// Is this pointwise value a product and a vector along its last axis, still an op of its own?
 /// fuse-linear-bias wants it whole, so that a pass which reads it in pieces (q, k and v of one
 /// product) stops there.

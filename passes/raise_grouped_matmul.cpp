@@ -8,7 +8,7 @@
 //           %y = pointwise(%y') {body = (i,j,k,l,m) => %y'[i,j,k,l]} : f32[B,S,2,48,1]
 // Either factor may be the matrix, and it may be stored either way. Requires: a product of one row or
 // column, of reals of at most 32 bits; a matrix whose number names neither its rows nor its columns,
-// which are read each at its own place.
+// which are read each at its own place; at most 4096 matrices, constant, or an input as it is.
 #include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -18,15 +18,7 @@ namespace {
 
 using Dims = std::vector<ExprRef>;
 
-// What a factor is, through views alone, which do not round.
-ExprRef through_views(const Graph& g, ValueId v, const Indices& at) {
-  return ir::expand(g, ir::load_of(g, v, at), [&](ValueId x) {
-    ExprRef body = g.def(x)->as<ir::PointwiseAttrs>().body;
-    return body->kind == ExprKind::load &&
-           g.value(g.def(x)->operands[static_cast<size_t>(body->value)]).type.dtype ==
-               g.value(x).type.dtype;
-  });
-}
+constexpr int64_t kMostMatrices = 4096;  // of which a GPU keeps the numbers in shared memory
 
 class Raiser {
  public:
@@ -80,11 +72,16 @@ class Raiser {
     const Dims& stored = g_.value(w).type.dims;
     if (!as_stored && !other_way) return false;
     if (stored[as_stored ? 1 : 2] != n_ || stored[as_stored ? 2 : 1] != k_) return false;
-    if (!ir::as_int(stored[0]) || !ir::as_int(n_) || !ir::as_int(k_)) return false;
+    const int64_t count = ir::as_int(stored[0]).value_or(0);
+    if (count < 1 || count > kMostMatrices || !has_many(n_) || !has_many(k_)) return false;
+    // Others are computed or copied as a whole: better those that were chosen.
+    if (!g_.is_constant(w) && (g_.def(w) || !as_stored)) return false;
     ExprRef row = of_factor(1 - of, p, pool_.integer(0), turned_row);
     replace(as_stored ? w : transposed(w), row_value(row, rows, p), rows);
     return true;
   }
+
+  static bool has_many(ExprRef size) { return ir::as_int(size).value_or(0) > 1; }
 
   ValueId transposed(ValueId w) {
     const ir::Type from = g_.value(w).type, to{from.dtype, {from.dims[0], n_, k_}};

@@ -6,9 +6,11 @@
 //           %s = softmax(%r) : f32[B*S,8]; %y = pointwise(%s) {body = (i,j,k) => %s[S*i + j,k]} : f32[B,S,8]
 //   after:  %r' = pointwise(%x) {body = (i,j,k) => %x[i,j,k]} : f32[B,S,64]
 //           %s' = softmax(%r') : f32[B,S,8]; %y = pointwise(%s') {body = (i,j,k) => %s'[i,j,k]}
-// Requires: sizes that are a batch and a length; an axis 0 that is their product, or so many times
-// it. Elementwise ops, reductions, softmax, norms, and products whose rows or matrices these are. What
-// is an output stays.
+// Requires: a product of such a list by matrices that its rows choose, as of experts: other lists are
+// frames, of which each has tokens of its own. Sizes that are a batch and a length; an axis 0 that is
+// their product, or so many times it. Elementwise ops, reductions, softmax, norms, and products whose
+// rows or matrices these are. What is an output stays.
+#include <algorithm>
 #include <map>
 
 #include "ir/matmul.h"
@@ -27,11 +29,22 @@ class Splitter {
 
   int64_t run() {
     int64_t count = 0;
+    if (std::ranges::none_of(g_.order(), [&](OpId o) { return multiplies_chosen(o); })) return 0;
     for (OpId o : std::vector<OpId>(g_.order())) count += split(o);
     return count;
   }
 
  private:
+  // A product whose rows choose what they are multiplied by.
+  bool multiplies_chosen(OpId o) const {
+    const ir::Op& op = g_.op(o);
+    if (op.kind != OpKind::matmul || !split_dims(g_.value(g_.result(o)).type.dims)) return false;
+    return std::ranges::any_of(op.operands, [&](ValueId v) {
+      const ExprRef element = through_views(g_, v, ir::indices_of(g_, v));
+      return element->args.size() == 3 && element->args[0]->has_load;
+    });
+  }
+
   // Dims of a list of rows as those of tokens: [B*S,..] as [B,S,..], [4*B*S,..] as [B,S,4,..].
   std::optional<Dims> split_dims(const Dims& dims) const {
     if (dims.empty()) return std::nullopt;

@@ -88,8 +88,9 @@ class Graph:
 
     def model(self):
         graph = helper.make_graph(self.nodes, "main_graph", self.inputs, self.outputs, list(self.initializers.values()))
+        further = sorted({n.domain for n in self.nodes if n.domain})
         model = helper.make_model(graph, producer_name=self.producer, ir_version=self.ir_version,
-                                  opset_imports=[helper.make_opsetid("", self.opset)])
+                                  opset_imports=[helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in further)])
         if self.opset <= onnx.defs.onnx_opset_version():  # a checker knows no later one
             onnx.checker.check_model(model)
         return model

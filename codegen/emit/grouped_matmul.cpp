@@ -89,8 +89,9 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   stub.call(std::move(arguments), {});
   KernelLaunch launch{fmt::format("grouped_matmul__{}_{}x{}x{}", c.storage(x), groups, n, k),
                       std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), rows)};
-  launch.of_constants =
-      ir::mul(slots, c.integer(n * k * static_cast<int64_t>(size_of(c.type(w).dtype))));
+  if (c.graph.is_constant(w))
+    launch.of_constants =
+        ir::mul(slots, c.integer(n * k * static_cast<int64_t>(size_of(c.type(w).dtype))));
   return Emission::of(std::move(launch));
 }
 

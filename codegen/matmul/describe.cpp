@@ -107,19 +107,27 @@ void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled,
 
 std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
   if (auto n = ir::as_int(rows)) return n;
-  if (rows->terms.size() == 1 && rows->value == 0 && rows->terms[0].coefficient > 1) {
-    const int64_t each = rows->terms[0].coefficient;
-    const auto most = largest_rows(g, *ir::exact_div(rows, g.pool().integer(each)), most_tokens);
-    return most ? std::optional(each * *most) : std::nullopt;
-  }
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
   if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
-  if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
-  const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
-  return most_tokens && most ? std::min(most_tokens, *most)
-         : most_tokens       ? std::optional(most_tokens)
-                             : most;
+  if (is_token_count(g, rows) || bounded_by_tokens(g, rows)) {
+    const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
+    return most_tokens && most ? std::min(most_tokens, *most)
+           : most_tokens       ? std::optional(most_tokens)
+                               : most;
+  }
+  // So many for each token, of which each may be a number times a size itself.
+  if (rows->terms.size() != 1 || rows->value != 0) return std::nullopt;
+  for (int64_t each = rows->terms[0].coefficient; each > 1; --each) {
+    if (rows->terms[0].coefficient % each != 0) continue;
+    ExprRef tokens = *ir::exact_div(rows, g.pool().integer(each));
+    if (!is_token_count(g, tokens) && !bounded_by_tokens(g, tokens) &&
+        !(packed && tokens == g.pool().symbol(packed->name)))
+      continue;
+    const auto most = largest_rows(g, tokens, most_tokens);
+    return most ? std::optional(each * *most) : std::nullopt;
+  }
+  return std::nullopt;
 }
 
 MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const ProductRules& rules) {

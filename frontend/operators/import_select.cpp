@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "frontend/import/importer.h"
+#include "frontend/operators/select.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -61,6 +61,34 @@ Result<void> arg_extreme(Importer& im, bool largest) {
 
 }  // namespace
 
+// rank[i] = number of elements that come before element i; exactly one element has each rank, so a sum
+// picks it.
+Best best_of(Importer& im, ValueId x, size_t axis, ExprRef count, bool largest) {
+  const Dims d = im.dims(x);
+  const ExprRef n = d[axis], j = im.pool().index(static_cast<int64_t>(d.size()), n);
+  const Indices at = im.index_vars(d);
+  Indices other = at;
+  other[axis] = j;
+  const ExprRef mine = im.element(x, at), theirs = im.element(x, other);
+  ExprRef tie = ir::logical_and(same(theirs, mine), ir::lt(j, at[axis]));
+  ExprRef ahead = ir::logical_or(largest ? greater(theirs, mine) : greater(mine, theirs), tie);
+  const auto sum = [&](ExprRef body, const Type& type, const std::string& suffix) {
+    return reduction(im, ir::ReduceKind::sum, body, {n}, type, suffix);
+  };
+  ValueId rank = sum(ir::select(ahead, im.integer(1), im.integer(0)), {DType::i64, d}, ".rank");
+  Dims to = d;
+  to[axis] = count;
+  const Indices out = im.index_vars(to);
+  Indices from = out;
+  from[axis] = j;
+  const ExprRef chosen = ir::eq(im.element(rank, from), out[axis]), value = im.element(x, from);
+  Best best;
+  best.values =
+      sum(ir::select(chosen, value, zero_of(im, value->type)), {im.type(x).dtype, to}, ".values");
+  best.places = sum(ir::select(chosen, j, im.integer(0)), {DType::i64, to}, ".places");
+  return best;
+}
+
 Result<void> import_arg_max(Importer& im) { return arg_extreme(im, true); }
 Result<void> import_arg_min(Importer& im) { return arg_extreme(im, false); }
 
@@ -78,37 +106,9 @@ Result<void> import_top_k(Importer& im) {
       ir::sub(d[axis], k[0]),
       fmt::format("K = {} is more than the {} elements", ir::print(k[0]), ir::print(d[axis]))));
   const bool largest = im.attr_int("largest", 1) != 0;
-  const ExprRef n = d[axis];
-  const ExprRef j = im.pool().index(static_cast<int64_t>(d.size()), n);
-  // rank[i] = number of elements that come before element i.
-  const Indices at = im.index_vars(d);
-  Indices other = at;
-  other[axis] = j;
-  const ExprRef mine = im.element(x, at), theirs = im.element(x, other);
-  ExprRef tie = ir::logical_and(same(theirs, mine), ir::lt(j, at[axis]));
-  ExprRef ahead = ir::logical_or(largest ? greater(theirs, mine) : greater(mine, theirs), tie);
-  ValueId rank = reduction(im, ir::ReduceKind::sum, ir::select(ahead, im.integer(1), im.integer(0)),
-                           {n}, {DType::i64, d}, ".rank");
-  Dims to = d;
-  to[axis] = k[0];
-  const Indices out = im.index_vars(to);
-  Indices from = out;
-  from[axis] = j;
-  const ExprRef chosen = ir::eq(im.element(rank, from), out[axis]), value = im.element(x, from);
-  const ExprRef zero = zero_of(im, value->type);
-  // Exactly one element has this rank, so a sum picks it.
-  if (im.node->outputs.size() > 0 && !im.node->outputs[0].empty()) {
-    im.define(0, reduction(im, ir::ReduceKind::sum, ir::select(chosen, value, zero), {n},
-                           {im.type(x).dtype, to}, ""));
-  }
-  if (im.node->outputs.size() > 1 && !im.node->outputs[1].empty()) {
-    ir::ReduceAttrs attrs;
-    ir::Captured c = ir::capture(ir::select(chosen, j, im.integer(0)));
-    attrs.body = c.body;
-    attrs.extents = {n};
-    im.define(1, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, to},
-                              im.value_name(1), im.node->name));
-  }
+  const Best best = best_of(im, x, axis, k[0], largest);
+  if (im.node->outputs.size() > 0 && !im.node->outputs[0].empty()) im.define(0, best.values);
+  if (im.node->outputs.size() > 1 && !im.node->outputs[1].empty()) im.define(1, best.places);
   return {};
 }
 

@@ -199,6 +199,23 @@ one("ms_gather_quantized_axis", "n|axis", ms_model("GatherBlockQuantized", ["w",
     initializers=[tensor("w", [10, 32], UINT8, bytes(320)), ints("i", [1]), floats("s", [10, 2])]))
 one("ms_gather_quantized_vector", "n|axis|scales", ms_model("GatherBlockQuantized", ["w", "i", "s"], attribute("bits", 4), attribute("block_size", 32),
     initializers=[tensor("w", [320], UINT8, bytes(320)), ints("i", [1]), floats("s", [20])]))
+for name, words, attributes, dims in [
+        ("of_more_than_there_are", "n|k", {"k": 4}, {}),
+        ("of_none", "n|k", {"k": 0}, {}),
+        ("of_unknown_activation", "n|activation_type", {"activation_type": "softplus"}, {}),
+        ("of_a_sparse_mixer", "n|use_sparse_mixer", {"use_sparse_mixer": 1}, {}),
+        ("swiglu_of_odd_rows", "n|even", {"activation_type": "swiglu", "swiglu_fusion": 1}, {"w1": [3, 5, 64], "b1": [3, 5]}),
+        ("swiglu_of_one_matrix", "n|fc3_experts_weights", {"activation_type": "swiglu"}, {}),
+        ("fused_relu", "n|swiglu_fusion", {"swiglu_fusion": 1}, {}),
+        ("router_of_other_rows", "n|router_probs", {}, {"r": [5, 7, 3]}),
+        ("router_without_experts", "n|router_probs", {}, {"r": []}),
+        ("of_no_matrices", "n|matrices", {}, {"w1": [18, 64]}),
+        ("of_other_matrices", "n|matrices", {}, {"w1": [3, 6, 63]}),
+        ("of_fewer_experts", "n|matrices", {}, {"w1": [2, 6, 64]}),
+        ("of_another_second_matrix", "n|matrices", {}, {"w2": [3, 64, 7]}),
+        ("of_another_bias", "n|input 3", {}, {"b1": [6, 3]})]:
+    given = {"r": [1, 3], "w1": [3, 6, 64], "b1": [3, 6], "w2": [3, 64, 6]} | dims
+    one("ms_moe_" + name, words, ms_model("MoE", ["q", *given], *(attribute(a, v) for a, v in attributes.items()), initializers=[floats(n, d) for n, d in given.items()]))
 one("ms_rotary_of_odd_size", "n", ms_model("RotaryEmbedding", ["q", "p", "c", "c"], attribute("num_heads", 4), attribute("rotary_embedding_dim", 3), initializers=[ints("p", [0]), floats("c", [8, 1])]))
 one("ms_rotary_without_caches", "n", ms_model("RotaryEmbedding", ["q", "p"], initializers=[ints("p", [0])]))
 one("ms_remove_padding_of_ranks", "n", ms_model("RemovePadding", ["q", "c"], outputs=["y", "a", "b", "d"], initializers=[tensor("c", [2, 2], INT32, bytes(16))]))

@@ -35,7 +35,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None}
+         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -56,6 +56,7 @@ VARIANTS = {
     "latent": {"kv_heads": 4, "latent": 12, "turned": 4},
     "latent_of_pairs": {"kv_heads": 4, "latent": 12, "turned": 4, "rotary": "pairs", "positions": False},
     "experts": {"experts": 5},
+    "experts_in_one_node": {"experts": 4, "node": True},
     "experts_without_past": {"experts": 3, "past": False, "mask": False},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
@@ -273,6 +274,15 @@ def mixture(g, s, x, weights, name):
     return s("Reshape", y, s("Shape", x), allowzero=0)
 
 
+def mixture_in_one_node(g, s, x, weights, name):
+    """The same by com.microsoft.MoE, with gate and up as neighbours."""
+    up, down, router = (weights[f"{name}.{part}.weight"] for part in ("gate_up_proj", "down_proj", "router"))
+    up = up.reshape(up.shape[0], 2, INNER, -1).swapaxes(1, 2).reshape(up.shape)
+    probabilities = s("Reshape", s("MatMul", x, g.matrix(router)), s.const([-1, router.shape[0]]), allowzero=0)
+    return s("MoE", x, probabilities, g.weight(name + ".gate_up_proj.pairs", up), "", g.weight(name + ".down_proj.weight", down), domain="com.microsoft",
+             k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=1)
+
+
 def build(v):
     weights = weights_of(v)
     g = Graph(24 if v["in_place"] else 17, producer="tests/models")
@@ -304,7 +314,8 @@ def build(v):
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
-        x = b("Add", x, (mixture if v["experts"] else gated_silu)(g, b.at("mlp"), y, weights, name + ".mlp"))
+        feed_forward = gated_silu if not v["experts"] else mixture_in_one_node if v["node"] else mixture
+        x = b("Add", x, feed_forward(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")
     return as_later(logits(g, y, weights).model())
 

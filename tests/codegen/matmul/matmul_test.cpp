@@ -67,6 +67,31 @@ TEST(Matmul, KnowsTheRowsOfABucket) {
   EXPECT_EQ(described(g, 0).most_rows, std::nullopt);
 }
 
+TEST(Matmul, KnowsTheRowsOfSizesThatAreFixed) {
+  const auto rows = [](const std::string& batch, const std::string& length, int64_t each,
+                       int64_t most_tokens) {
+    const bool fixed = batch != "B", sized = length == "S";
+    const ir::Graph g = parsed(fmt::format(
+        "graph @g(%x: i64[{0},{1}]) symbols({2}{3}tokens = ({0}*{1}) in 1.. as tokens) {{\n"
+        "  %y = pointwise(%x) {{body = (i,j) => %x[i,j]}} : i64[{0},{1}]\n  return y = %y\n}}",
+        batch, length, fixed ? "" : "B = x.0 in 1.. as batch, ",
+        sized ? "S = x.1 in 1.. as length, " : ""));
+    const std::vector<ir::ExprRef>& d = g.value(g.inputs()[0]).type.dims;
+    return largest_rows(g, ir::mul(ir::mul(d[0], d[1]), g.pool().integer(each)), most_tokens);
+  };
+  EXPECT_EQ(rows("B", "S", 1, 256), 256);
+  EXPECT_EQ(rows("B", "S", 8, 256), 2048) << "experts of a token";
+  EXPECT_EQ(rows("B", "128", 1, 256), 256);
+  EXPECT_EQ(rows("B", "128", 8, 256), 2048);
+  EXPECT_EQ(rows("8", "S", 1, 256), 256);
+  EXPECT_EQ(rows("8", "S", 3, 256), 768);
+  EXPECT_EQ(rows("B", "128", 1, 0), std::nullopt);
+  const ir::Graph g = parsed(product("f16", 64, 64));
+  EXPECT_EQ(largest_rows(g, g.pool().symbol("B"), 256), std::nullopt);
+  EXPECT_EQ(largest_rows(g, ir::mul(g.pool().symbol("B"), g.pool().integer(12)), 256),
+            std::nullopt);
+}
+
 TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").arm, Arm::panel);
   EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").panel, 48);

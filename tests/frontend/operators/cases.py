@@ -917,6 +917,71 @@ def gather_cases():
     yield case("gather_of_2_bits_with_zero_points", 32, 16, 2, True)
 
 
+EXPERTS, WIDTH, INNER = 4, 8, 6
+ACTIVATIONS = {"relu": lambda a: np.maximum(a, 0), "silu": lambda a: a / (1 + np.exp(-a)), "identity": lambda a: a}
+
+
+def mixture_reference(f, k, normalised=False, activation="relu", fused=0, alpha=1.0, beta=0.0, limit=np.inf):
+    """onnxruntime has no third matrix on a CPU, and swiglu of neighbours alone."""
+    f = {name: v.astype(np.float64) for name, v in f.items()}
+    x, p = f["x"].reshape(-1, WIDTH), f["p"].reshape(-1, EXPERTS)
+    shares = np.exp(p - p.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    y = np.zeros_like(x)
+
+    def product(name, e, v):
+        return f["w" + name][e] @ v + (f["b" + name][e] if "b" + name in f else 0)
+
+    for row, token in enumerate(x):
+        best = np.argsort(-shares[row], kind="stable")[:k]
+        for e in best:
+            a = product("1", e, token)
+            if activation == "swiglu":
+                gate, linear = {0: lambda: (a, product("3", e, token)), 1: lambda: (a[0::2], a[1::2]), 2: lambda: np.split(a, 2)}[fused]()
+                gate, linear = np.minimum(gate, limit), np.clip(linear, -limit, limit)
+                a = gate / (1 + np.exp(-alpha * gate)) * (linear + beta)
+            else:
+                a = ACTIVATIONS[activation](a) * (product("3", e, token) if "w3" in f else 1)
+            y[row] += shares[row, e] / (shares[row, best].sum() if normalised else 1) * product("2", e, a)
+    return {"y": y.reshape(f["x"].shape).astype(np.float32)}
+
+
+def mixture_cases():
+    def case(name, attributes, biases="12", third=False, wide=INNER, rank=2, **reference):
+        rows = "R" if rank == 2 else "B,S"
+        sizes = {"x": None, "p": None, "w1": (EXPERTS, wide, WIDTH), "b1": (EXPERTS, wide), "w2": (EXPERTS, WIDTH, INNER), "b2": (EXPERTS, WIDTH)}
+        if third:
+            sizes |= {"w3": (EXPERTS, INNER, WIDTH), "b3": (EXPERTS, INNER)}
+        given = [n for n in sizes if n[0] != "b" or n[1] in biases]
+        dims = {"x": f"{rows},{WIDTH}", "p": f"{rows},{EXPERTS}"} | {n: ",".join(map(str, d)) for n, d in sizes.items() if d}
+        call = ", ".join(n if n in given else '""' for n in sizes)
+        body = f"y = com.microsoft.MoE<{attributes}>({call})"
+        if rank == 3:
+            body = f"d = Constant<value = int64[2] {{-1, {EXPERTS}}}>()\nr = Reshape(p, d)\n" + body.replace("x, p,", "x, r,")
+        text = model(name, ", ".join(f"float[{dims[n]}] {n}" for n in given), f"float[{dims['x']}] y", body)
+
+        def run(r, leading):
+            made = {n: r.real(*sizes[n]) for n in given[2:]}
+            feeds = {"x": r.real(*leading, WIDTH, scale=2), "p": r.real(*leading, EXPERTS, scale=2)} | made
+            return (feeds, None, lambda f: mixture_reference(f, **reference)) if reference else feeds
+
+        return text, [lambda r, d=d: run(r, d) for d in (((1,), (5,)) if rank == 2 else ((1, 2), (2, 3)))]
+
+    yield case("experts", 'activation_type = "relu"')
+    yield case("experts_two", 'k = 2, activation_type = "relu"')
+    yield case("experts_normalised", 'k = 2, normalize_routing_weights = 1, activation_type = "gelu"', rank=3)
+    yield case("experts_all", 'k = 4, activation_type = "silu", normalize_routing_weights = 1', biases="")
+    yield case("experts_identity", 'k = 3, activation_type = "identity"', biases="1")
+    yield case("experts_swiglu", 'k = 2, normalize_routing_weights = 1, activation_type = "swiglu", swiglu_fusion = 1, activation_alpha = 1.702, '
+               'activation_beta = 1.0, swiglu_limit = 1.0', wide=2 * INNER, rank=3)
+    yield case("experts_swiglu_plain", 'k = 2, activation_type = "swiglu", swiglu_fusion = 1', wide=2 * INNER, biases="2")
+    yield case("experts_swiglu_halves", 'k = 2, activation_type = "swiglu", swiglu_fusion = 2, swiglu_limit = 2.0', wide=2 * INNER,
+               k=2, activation="swiglu", fused=2, limit=2.0)
+    yield case("experts_swiglu_apart", 'k = 1, activation_type = "swiglu", activation_alpha = 2.0, activation_beta = 0.5', third=True, biases="123",
+               k=1, activation="swiglu", alpha=2.0, beta=0.5)
+    yield case("experts_gated", 'k = 2, normalize_routing_weights = 1, activation_type = "silu"', third=True, biases="", k=2, normalised=True, activation="silu")
+
+
 def padded_convolution(f):
     """onnxruntime refuses an image without pixels, which padding makes one."""
     x = np.pad(f["x"].astype(np.float64), [(0, 0), (0, 0), (2, 2)])
@@ -937,6 +1002,7 @@ FILES = {
     "microsoft_multi_head_attention": ("MultiHeadAttention and DecoderMaskedMultiHeadAttention.", [*multi_head_cases(), *decoder_masked_cases()]),
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
     "microsoft_gather": ("GatherBlockQuantized.", list(gather_cases())),
+    "microsoft_moe": ("MoE.", list(mixture_cases())),
     "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
     "microsoft_elementwise": ("GELU, FusedMatMul and FusedGemm.", [*elementwise_cases(), *matmul_cases()]),
     "empty": ("Sizes of 0.", list(empty_cases())),

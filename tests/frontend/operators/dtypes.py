@@ -123,6 +123,8 @@ FORMS = {
     "com.microsoft.MatMulIntegerToFloat": scalar("scale", 0.5, "float") + "; out = com.microsoft.MatMulIntegerToFloat (x, w, scale, scale)",
     "com.microsoft.MatMulNBits": constant("bytes", [17] * 32, "uint8") + "; " + constant("to", [4, 1, 8]) + "; packed = Reshape (bytes, to); scales = CastLike (ones4, tokens); "
         "out = com.microsoft.MatMulNBits <K = 16, N = 4, bits = 4, block_size = 16> (tokens, packed, scales)",
+    "com.microsoft.MoE": constant("to", [3, 16, 16]) + "; experts = Reshape (wide, to); " + constant("rows", [6, 3]) + "; router = Reshape (square, rows); "
+        "two = Concat <axis = 0> (tokens, tokens); out = com.microsoft.MoE <k = 2, normalize_routing_weights = 1> (two, router, experts, , experts)",
     "com.microsoft.MultiHeadAttention": "out = com.microsoft.MultiHeadAttention <num_heads = 2> (tokens, tokens, tokens)",
     "com.microsoft.QGemm": constant("to", [6, 4]) + "; rows = Reshape (x, to); " + scalar("scale", 0.5, "float")
         + "; zero = CastLike (zero0, x); out = com.microsoft.QGemm (rows, scale, zero, w, scale, zero, , scale, zero)",

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// MoE of com.microsoft, a mixture of experts: softmax of the router, the best experts of each token,
+// and the sum of what these make of it. The products are grouped_matmul.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "frontend/operators/elementwise.h"
+#include "frontend/operators/select.h"
+#include "ir/gelu.h"
+
+namespace tfcc::frontend {
+namespace {
+
+ExprRef real(ExprRef like, double v) { return like->pool->real(v, like->type); }
+ExprRef swish(ExprRef x, double alpha) {
+  return ir::mul(
+      x, ir::div(real(x, 1), ir::add(real(x, 1), ir::unary(ir::ExprKind::exp,
+                                                           ir::neg(ir::mul(real(x, alpha), x))))));
+}
+
+class Mixture {
+ public:
+  explicit Mixture(Importer& im) : im_(im) {}
+
+  Result<void> import() {
+    TFCC_TRY_VOID(read());
+    TFCC_TRY_VOID(choose());
+    TFCC_TRY(ValueId hidden, activated());
+    TFCC_TRY(ValueId made, expert(hidden, 4, 5, width_));
+    // What the experts of a token make of it, each times its share.
+    const Indices at = im_.index_vars(im_.dims(x_));
+    Indices each(at.begin(), at.end() - 1), of_expert;
+    each.push_back(im_.pool().index(static_cast<int64_t>(at.size()), im_.integer(count_)));
+    of_expert = each;
+    of_expert.push_back(at.back());
+    ExprRef part = im_.element(made, of_expert);
+    part = ir::mul(ir::convert(im_.element(share_, each), part->type), part);
+    im_.define(
+        0, reduction(im_, ir::ReduceKind::sum, part, {im_.integer(count_)}, im_.type(x_), ".sum"));
+    return {};
+  }
+
+ private:
+  // ---- what there is ----
+
+  Result<void> read() {
+    TFCC_TRY(x_, im_.input(0));
+    const Dims& d = im_.dims(x_);
+    TFCC_TRY_VOID(require_float(im_, x_));
+    if ((d.size() != 2 && d.size() != 3) || !ir::as_int(d.back()))
+      return im_.fail(ErrorCode::unsupported,
+                      fmt::format("input {} is no batch of tokens of a known width",
+                                  ir::to_string(im_.type(x_))));
+    width_ = *ir::as_int(d.back());
+    rows_.assign(d.begin(), d.end() - 1);
+    count_ = im_.attr_int("k", 1);
+    activation_ = im_.attr_string("activation_type", "relu");
+    fused_ = im_.attr_int("swiglu_fusion", 0);
+    if (activation_ != "relu" && activation_ != "gelu" && activation_ != "silu" &&
+        activation_ != "identity" && activation_ != "swiglu")
+      return im_.fail(ErrorCode::unsupported,
+                      fmt::format("activation_type '{}' is not supported; relu, gelu, silu, "
+                                  "swiglu and identity are",
+                                  activation_));
+    if (im_.attr_int("use_sparse_mixer", 0))
+      return im_.fail(ErrorCode::unsupported, "use_sparse_mixer is not supported");
+    if (fused_ < 0 || fused_ > 2 || (fused_ != 0 && activation_ != "swiglu"))
+      return im_.fail(
+          ErrorCode::bad_file,
+          fmt::format("swiglu_fusion = {} with activation_type '{}'", fused_, activation_));
+    if (activation_ == "swiglu" && fused_ == 0 && !im_.has_input(6))
+      return im_.fail(ErrorCode::bad_file, "a swiglu that is not fused needs fc3_experts_weights");
+    return {};
+  }
+
+  // ---- which experts, and their shares ----
+
+  Result<void> choose() {
+    TFCC_TRY(ValueId router, im_.input(1));
+    const Dims given = im_.dims(router);
+    if (given.empty() || !ir::as_int(given.back()) || !is_float(im_.type(router).dtype))
+      return im_.fail(ErrorCode::shape, fmt::format("router_probs {} name no number of experts",
+                                                    ir::to_string(im_.type(router))));
+    experts_ = *ir::as_int(given.back());
+    if (count_ < 1 || count_ > experts_)
+      return im_.fail(ErrorCode::bad_file, fmt::format("k = {} of {} experts", count_, experts_));
+    Dims dims = rows_;
+    dims.push_back(given.back());
+    TFCC_TRY(ExprRef same, im_.unify(ir::element_count(im_.pool(), given),
+                                     ir::element_count(im_.pool(), dims), "router_probs"));
+    (void)same;
+    router = reshape(im_, router, dims, ".router");
+    router = im_.pointwise(ir::convert(im_.element(router, im_.index_vars(dims)), Scalar::f32),
+                           DType::f32, dims, ".router_f32");
+    const ValueId shares =
+        softmax_along(im_, router, dims.size() - 1, false, im_.value_name(0) + ".probabilities");
+    const Best best = best_of(im_, shares, dims.size() - 1, im_.integer(count_), true);
+    places_ = best.places;
+    share_ = best.values;
+    if (!im_.attr_int("normalize_routing_weights", 0)) return {};
+    Dims chosen = rows_;
+    chosen.push_back(im_.integer(count_));
+    const Indices at = im_.index_vars(chosen);
+    Indices any(at.begin(), at.end() - 1);
+    any.push_back(im_.pool().index(static_cast<int64_t>(any.size()), im_.integer(count_)));
+    const ValueId sum = reduction(im_, ir::ReduceKind::sum, im_.element(best.values, any),
+                                  {im_.integer(count_)}, {DType::f32, rows_}, ".best.sum");
+    share_ = im_.pointwise(
+        ir::div(im_.element(best.values, at), im_.element(sum, {at.begin(), at.end() - 1})),
+        DType::f32, chosen, ".shares");
+    return {};
+  }
+
+  // ---- what an expert computes ----
+
+  // [rows.., k, n] by the weights of input i, [experts, n, width of x], and the bias of the next.
+  Result<ValueId> expert(ValueId x, size_t weights, size_t bias, int64_t n) {
+    TFCC_TRY(ValueId w, im_.input(weights));
+    const Dims want = {im_.integer(experts_), im_.integer(n), im_.dims(x).back()};
+    if (im_.dims(w) != want || im_.type(w).dtype != im_.type(x_).dtype)
+      return im_.fail(
+          ErrorCode::shape,
+          fmt::format("input {} is {}, not {} matrices of {} x {} of the type of the "
+                      "tokens",
+                      weights, ir::to_string(im_.type(w)), experts_, n, ir::print(want[2])));
+    Dims dims = rows_;
+    dims.push_back(im_.integer(count_));
+    dims.push_back(im_.integer(n));
+    const ValueId y = product(x, w, dims, fmt::format(".fc{}", weights / 2));
+    if (!im_.has_input(bias)) return y;
+    TFCC_TRY(ValueId b, im_.input(bias));
+    if (im_.dims(b) != Dims{want[0], want[1]})
+      return im_.fail(ErrorCode::shape, fmt::format("input {} is {}, not {} x {}", bias,
+                                                    ir::to_string(im_.type(b)), experts_, n));
+    const Indices own = im_.index_vars(dims);
+    ExprRef sum = im_.element(y, own);
+    sum = ir::add(sum, ir::convert(im_.element(b, {place_of(own), own.back()}), sum->type));
+    return im_.pointwise(sum, im_.type(x_).dtype, dims, fmt::format(".fc{}.biased", weights / 2));
+  }
+
+  // The number of the expert of a row, by indices that begin with the row's.
+  ExprRef place_of(const Indices& at) const {
+    const Indices row(at.begin(), at.begin() + std::ssize(rows_) + 1);
+    return clamped(im_.element(places_, row), im_.integer(experts_));
+  }
+
+  // Of rows of x, or of x [rows.., k, width], by the matrices that they chose; of doubles spelled out.
+  ValueId product(ValueId x, ValueId w, const Dims& dims, const std::string& suffix) const {
+    const Type type{im_.type(x_).dtype, dims};
+    const Indices at = im_.index_vars(dims);
+    if (type.dtype == DType::f64) {
+      ExprRef p = im_.pool().index(static_cast<int64_t>(at.size()), im_.dims(x).back());
+      Indices row(at.begin(), at.begin() + std::ssize(im_.dims(x)) - 1);
+      row.push_back(p);
+      return reduction(im_, ir::ReduceKind::sum,
+                       ir::mul(im_.element(x, row), im_.element(w, {place_of(at), at.back(), p})),
+                       {im_.dims(x).back()}, type, suffix);
+    }
+    std::vector<ValueId> operands{x, w};
+    ir::GroupedMatmulAttrs attrs;
+    attrs.which = ir::capture({place_of(at)}, operands)[0];
+    return im_.graph.add(ir::OpKind::grouped_matmul, operands, attrs, type,
+                         im_.value_name(0) + suffix, im_.node->name);
+  }
+
+  // The hidden values of an expert [rows.., k, inner].
+  Result<ValueId> activated() {
+    TFCC_TRY(ValueId w, im_.input(2));
+    const auto wide = im_.rank(w) == 3 ? ir::as_int(im_.dims(w)[1]) : std::nullopt;
+    if (!wide || (fused_ && *wide % 2 != 0))
+      return im_.fail(ErrorCode::shape, fmt::format("fc1_experts_weights {} are no matrices of a "
+                                                    "known, and for swiglu even, number of rows",
+                                                    ir::to_string(im_.type(w))));
+    TFCC_TRY(ValueId up, expert(x_, 2, 3, *wide));
+    ValueId other{};
+    if (im_.has_input(6)) {
+      TFCC_TRY(other, expert(x_, 6, 7, *wide));
+    }
+    const int64_t inner = fused_ ? *wide / 2 : *wide;
+    Dims dims = im_.dims(up);
+    dims.back() = im_.integer(inner);
+    Indices at = im_.index_vars(dims);
+    const auto of_up = [&](ExprRef j) {
+      Indices there = at;
+      there.back() = j;
+      return im_.element(up, there);
+    };
+    ExprRef j = at.back(), body = nullptr;
+    if (fused_ == 1)
+      body = gated(of_up(ir::mul(im_.integer(2), j)),
+                   of_up(ir::add(ir::mul(im_.integer(2), j), im_.integer(1))));
+    else if (fused_ == 2) body = gated(of_up(j), of_up(ir::add(j, im_.integer(inner))));
+    else if (activation_ == "swiglu") body = gated(of_up(j), im_.element(other, at));
+    else body = plain(of_up(j));
+    if (other.valid() && activation_ != "swiglu") body = ir::mul(body, im_.element(other, at));
+    return im_.pointwise(body, im_.type(x_).dtype, dims, ".hidden");
+  }
+
+  ExprRef plain(ExprRef x) const {
+    if (activation_ == "relu") return ir::max(x, real(x, 0));
+    if (activation_ == "gelu") return ir::gelu_of(x, ir::GeluKind::tanh);
+    return activation_ == "silu" ? swish(x, 1) : x;
+  }
+
+  // gate sigmoid(alpha gate) (linear + beta), both within the limit.
+  ExprRef gated(ExprRef gate, ExprRef linear) const {
+    const double limit = im_.attr_float("swiglu_limit", std::numeric_limits<float>::infinity());
+    if (std::isfinite(limit)) {
+      gate = ir::min(gate, real(gate, limit));
+      linear = ir::max(ir::min(linear, real(linear, limit)), real(linear, -limit));
+    }
+    return ir::mul(swish(gate, im_.attr_float("activation_alpha", 1)),
+                   ir::add(linear, real(linear, im_.attr_float("activation_beta", 0))));
+  }
+
+  Importer& im_;
+  ValueId x_, places_, share_;
+  Dims rows_;  // of tokens
+  int64_t width_ = 0, experts_ = 0, count_ = 0, fused_ = 0;
+  std::string activation_;
+};
+
+}  // namespace
+
+Result<void> import_microsoft_moe(Importer& im) { return Mixture(im).import(); }
+
+}  // namespace tfcc::frontend
