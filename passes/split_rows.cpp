@@ -8,8 +8,8 @@
 //           %s' = softmax(%r') : f32[B,S,8]; %y = pointwise(%s') {body = (i,j,k) => %s'[i,j,k]}
 // Requires: a product of such a list by matrices that its rows choose, as of experts: other lists are
 // frames, of which each has tokens of its own. Sizes that are a batch and a length; an axis 0 that is
-// their product, or so many times it. Elementwise ops, reductions, softmax, norms, and products whose
-// rows or matrices these are. What is an output stays.
+// their product, or so many times it. Elementwise ops, reductions, softmax, norms, grouped_matmul, and
+// products whose rows or matrices these are. What is an output stays.
 #include <algorithm>
 #include <map>
 
@@ -38,7 +38,9 @@ class Splitter {
   // A product whose rows choose what they are multiplied by.
   bool multiplies_chosen(OpId o) const {
     const ir::Op& op = g_.op(o);
-    if (op.kind != OpKind::matmul || !split_dims(g_.value(g_.result(o)).type.dims)) return false;
+    if (!split_dims(g_.value(g_.result(o)).type.dims)) return false;
+    if (op.kind == OpKind::grouped_matmul) return true;
+    if (op.kind != OpKind::matmul) return false;
     return std::ranges::any_of(op.operands, [&](ValueId v) {
       const ExprRef element = through_views(g_, v, ir::indices_of(g_, v));
       return element->args.size() == 3 && element->args[0]->has_load;
@@ -114,6 +116,9 @@ class Splitter {
         if (matrices) return std::vector<size_t>{0, 1};
         return std::nullopt;
       }
+      case OpKind::grouped_matmul:
+        if (rank(0) < 2) return std::nullopt;  // one row for all
+        return std::vector<size_t>{0};
       default: return std::nullopt;
     }
   }

@@ -80,6 +80,21 @@ bool bounded_by_tokens(const Graph& g, ExprRef rows) {
                      [&](const ir::SizeCheck& c) { return c.condition == bounded; });
 }
 
+constexpr int64_t kMostRows = int64_t{1} << 40;
+
+// The most of a known number, of tokens, or of what is at most as many.
+std::optional<int64_t> largest_count(const Graph& g, ExprRef rows, int64_t most_tokens) {
+  if (auto n = ir::as_int(rows)) return n;
+  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
+  if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
+  if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
+  if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
+  const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
+  return most_tokens && most ? std::min(most_tokens, *most)
+         : most_tokens       ? std::optional(most_tokens)
+                             : most;
+}
+
 // What an op computes of its sums, `scaled` with its factor.
 void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled, MatmulDesc& x) {
   const auto& attrs = op.as<ir::MatmulAttrs>();
@@ -106,26 +121,16 @@ void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled,
 }  // namespace
 
 std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
-  if (auto n = ir::as_int(rows)) return n;
-  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
-  if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
-  if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
-  if (is_token_count(g, rows) || bounded_by_tokens(g, rows)) {
-    const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
-    return most_tokens && most ? std::min(most_tokens, *most)
-           : most_tokens       ? std::optional(most_tokens)
-                               : most;
+  if (auto n = largest_count(g, rows, most_tokens)) return n;
+  std::vector<ExprRef> sizes;
+  for (const ir::SizeSymbol& s : g.symbols) {
+    sizes.push_back(s.computed() ? s.formula : g.pool().symbol(s.name));
   }
-  // So many for each token, of which each may be a number times a size itself.
-  if (rows->terms.size() != 1 || rows->value != 0) return std::nullopt;
-  for (int64_t each = rows->terms[0].coefficient; each > 1; --each) {
-    if (rows->terms[0].coefficient % each != 0) continue;
-    ExprRef tokens = *ir::exact_div(rows, g.pool().integer(each));
-    if (!is_token_count(g, tokens) && !bounded_by_tokens(g, tokens) &&
-        !(packed && tokens == g.pool().symbol(packed->name)))
-      continue;
-    const auto most = largest_rows(g, tokens, most_tokens);
-    return most ? std::optional(each * *most) : std::nullopt;
+  for (ExprRef size : sizes) {
+    const auto quotient = ir::exact_div(rows, size);
+    const int64_t each = quotient ? ir::as_int(*quotient).value_or(0) : 0;
+    const auto n = each > 1 ? largest_count(g, size, most_tokens) : std::nullopt;
+    if (n && *n <= kMostRows / each) return each * *n;
   }
   return std::nullopt;
 }

@@ -206,7 +206,7 @@ for name, words, attributes, dims in [
         ("of_a_sparse_mixer", "n|use_sparse_mixer", {"use_sparse_mixer": 1}, {}),
         ("swiglu_of_odd_rows", "n|even", {"activation_type": "swiglu", "swiglu_fusion": 1}, {"w1": [3, 5, 64], "b1": [3, 5]}),
         ("swiglu_of_one_matrix", "n|fc3_experts_weights", {"activation_type": "swiglu"}, {}),
-        ("fused_relu", "n|swiglu_fusion", {"swiglu_fusion": 1}, {}),
+        ("swiglu_of_another_fusion", "n|swiglu_fusion", {"activation_type": "swiglu", "swiglu_fusion": 3}, {}),
         ("router_of_other_rows", "n|router_probs", {}, {"r": [5, 7, 3]}),
         ("router_without_experts", "n|router_probs", {}, {"r": []}),
         ("of_no_matrices", "n|matrices", {}, {"w1": [18, 64]}),

@@ -9,6 +9,7 @@ Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi 
 GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition, and of each head alone; keys and
 values as products of a latent that is the past; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
+import functools
 import json
 import subprocess
 import sys
@@ -57,6 +58,7 @@ VARIANTS = {
     "latent_of_pairs": {"kv_heads": 4, "latent": 12, "turned": 4, "rotary": "pairs", "positions": False},
     "experts": {"experts": 5},
     "experts_in_one_node": {"experts": 4, "node": True},
+    "experts_of_a_list": {"experts": 4, "node": "list"},
     "experts_without_past": {"experts": 3, "past": False, "mask": False},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
@@ -274,13 +276,15 @@ def mixture(g, s, x, weights, name):
     return s("Reshape", y, s("Shape", x), allowzero=0)
 
 
-def mixture_in_one_node(g, s, x, weights, name):
-    """The same by com.microsoft.MoE, with gate and up as neighbours."""
+def mixture_in_one_node(g, s, x, weights, name, listed=False):
+    """The same by com.microsoft.MoE, with gate and up as neighbours; its tokens may be in a list."""
     up, down, router = (weights[f"{name}.{part}.weight"] for part in ("gate_up_proj", "down_proj", "router"))
     up = up.reshape(up.shape[0], 2, INNER, -1).swapaxes(1, 2).reshape(up.shape)
     probabilities = s("Reshape", s("MatMul", x, g.matrix(router)), s.const([-1, router.shape[0]]), allowzero=0)
-    return s("MoE", x, probabilities, g.weight(name + ".gate_up_proj.pairs", up), "", g.weight(name + ".down_proj.weight", down), domain="com.microsoft",
-             k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=1)
+    rows = s("Reshape", x, s.const([-1, up.shape[2]]), allowzero=0) if listed else x
+    y = s("MoE", rows, probabilities, g.weight(name + ".gate_up_proj.pairs", up), "", g.weight(name + ".down_proj.weight", down), domain="com.microsoft",
+          k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=1)
+    return s("Reshape", y, s("Shape", x), allowzero=0) if listed else y
 
 
 def build(v):
@@ -314,7 +318,7 @@ def build(v):
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
-        feed_forward = gated_silu if not v["experts"] else mixture_in_one_node if v["node"] else mixture
+        feed_forward = gated_silu if not v["experts"] else functools.partial(mixture_in_one_node, listed=v["node"] == "list") if v["node"] else mixture
         x = b("Add", x, feed_forward(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")
     return as_later(logits(g, y, weights).model())

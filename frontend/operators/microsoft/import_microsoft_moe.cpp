@@ -66,10 +66,13 @@ class Mixture {
                                   activation_));
     if (im_.attr_int("use_sparse_mixer", 0))
       return im_.fail(ErrorCode::unsupported, "use_sparse_mixer is not supported");
-    if (fused_ < 0 || fused_ > 2 || (fused_ != 0 && activation_ != "swiglu"))
-      return im_.fail(
-          ErrorCode::bad_file,
-          fmt::format("swiglu_fusion = {} with activation_type '{}'", fused_, activation_));
+    if (activation_ != "swiglu") fused_ = 0;  // ONNX Runtime does not look at it then
+    if (fused_ < 0 || fused_ > 2)
+      return im_.fail(ErrorCode::bad_file, fmt::format("swiglu_fusion = {}", fused_));
+    if (im_.has_input(fused_ ? 6 : 7) && !(fused_ == 0 && im_.has_input(6)))
+      return im_.fail(ErrorCode::bad_file, fused_
+                                               ? "fc3_experts_weights beside a swiglu that is fused"
+                                               : "fc3_experts_bias without fc3_experts_weights");
     if (activation_ == "swiglu" && fused_ == 0 && !im_.has_input(6))
       return im_.fail(ErrorCode::bad_file, "a swiglu that is not fused needs fc3_experts_weights");
     return {};
@@ -86,11 +89,11 @@ class Mixture {
     experts_ = *ir::as_int(given.back());
     if (count_ < 1 || count_ > experts_)
       return im_.fail(ErrorCode::bad_file, fmt::format("k = {} of {} experts", count_, experts_));
+    const Dims listed(given.begin(), given.end() - 1);
+    TFCC_TRY_VOID(im_.unify(ir::element_count(im_.pool(), listed),
+                            ir::element_count(im_.pool(), rows_), "router_probs"));
     Dims dims = rows_;
     dims.push_back(given.back());
-    TFCC_TRY(ExprRef same, im_.unify(ir::element_count(im_.pool(), given),
-                                     ir::element_count(im_.pool(), dims), "router_probs"));
-    (void)same;
     router = reshape(im_, router, dims, ".router");
     router = im_.pointwise(ir::convert(im_.element(router, im_.index_vars(dims)), Scalar::f32),
                            DType::f32, dims, ".router_f32");
@@ -131,9 +134,10 @@ class Mixture {
     const ValueId y = product(x, w, dims, fmt::format(".fc{}", weights / 2));
     if (!im_.has_input(bias)) return y;
     TFCC_TRY(ValueId b, im_.input(bias));
-    if (im_.dims(b) != Dims{want[0], want[1]})
-      return im_.fail(ErrorCode::shape, fmt::format("input {} is {}, not {} x {}", bias,
-                                                    ir::to_string(im_.type(b)), experts_, n));
+    if (im_.dims(b) != Dims{want[0], want[1]} || im_.type(b).dtype != im_.type(x_).dtype)
+      return im_.fail(ErrorCode::shape,
+                      fmt::format("input {} is {}, not {} x {} of the type of the tokens", bias,
+                                  ir::to_string(im_.type(b)), experts_, n));
     const Indices own = im_.index_vars(dims);
     ExprRef sum = im_.element(y, own);
     sum = ir::add(sum, ir::convert(im_.element(b, {place_of(own), own.back()}), sum->type));

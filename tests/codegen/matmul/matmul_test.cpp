@@ -86,6 +86,7 @@ TEST(Matmul, KnowsTheRowsOfSizesThatAreFixed) {
   EXPECT_EQ(rows("8", "S", 1, 256), 256);
   EXPECT_EQ(rows("8", "S", 3, 256), 768);
   EXPECT_EQ(rows("B", "128", 1, 0), std::nullopt);
+  EXPECT_EQ(rows("B", "S", int64_t{1} << 40, 256), std::nullopt) << "more than can be";
   const ir::Graph g = parsed(product("f16", 64, 64));
   EXPECT_EQ(largest_rows(g, g.pool().symbol("B"), 256), std::nullopt);
   EXPECT_EQ(largest_rows(g, ir::mul(g.pool().symbol("B"), g.pool().integer(12)), 256),

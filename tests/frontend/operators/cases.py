@@ -947,13 +947,13 @@ def mixture_reference(f, k, normalised=False, activation="relu", fused=0, alpha=
 
 
 def mixture_cases():
-    def case(name, attributes, biases="12", third=False, wide=INNER, rank=2, **reference):
+    def case(name, attributes, biases="12", third=False, wide=INNER, rank=2, router=None, **reference):
         rows = "R" if rank == 2 else "B,S"
         sizes = {"x": None, "p": None, "w1": (EXPERTS, wide, WIDTH), "b1": (EXPERTS, wide), "w2": (EXPERTS, WIDTH, INNER), "b2": (EXPERTS, WIDTH)}
         if third:
             sizes |= {"w3": (EXPERTS, INNER, WIDTH), "b3": (EXPERTS, INNER)}
         given = [n for n in sizes if n[0] != "b" or n[1] in biases]
-        dims = {"x": f"{rows},{WIDTH}", "p": f"{rows},{EXPERTS}"} | {n: ",".join(map(str, d)) for n, d in sizes.items() if d}
+        dims = {"x": f"{rows},{WIDTH}", "p": f"{router or rows},{EXPERTS}"} | {n: ",".join(map(str, d)) for n, d in sizes.items() if d}
         call = ", ".join(n if n in given else '""' for n in sizes)
         body = f"y = com.microsoft.MoE<{attributes}>({call})"
         if rank == 3:
@@ -968,7 +968,7 @@ def mixture_cases():
         return text, [lambda r, d=d: run(r, d) for d in (((1,), (5,)) if rank == 2 else ((1, 2), (2, 3)))]
 
     yield case("experts", 'activation_type = "relu"')
-    yield case("experts_two", 'k = 2, activation_type = "relu"')
+    yield case("experts_two", 'k = 2, activation_type = "relu", swiglu_fusion = 1', router="T")
     yield case("experts_normalised", 'k = 2, normalize_routing_weights = 1, activation_type = "gelu"', rank=3)
     yield case("experts_all", 'k = 4, activation_type = "silu", normalize_routing_weights = 1', biases="")
     yield case("experts_identity", 'k = 3, activation_type = "identity"', biases="1")
