@@ -13,7 +13,8 @@
 // may be asked for any row, many times.
 // Block: threads. Grid: min(rows, groups) * ceil(columns, block_n). Shared:
 // GroupedMatmulShape<Spec>::shared_bytes.
-// Bound: few rows: the bytes of the matrices that are chosen. Many: as matmul_ordered.
+// Bound: few rows: the bytes of the matrices that are chosen. Many: as matmul_ordered. Measured on an H200 in
+// f16: eight of 128 matrices of 1536 x 2048 at 69% of 4.23 TB/s, two of eight of 28672 x 4096 at 82%.
 #pragma once
 #include "cuda/matmul_ordered.cuh"
 
