@@ -191,7 +191,7 @@ TEST(Verify, GroupedMatmul) {
   accepted(grouped());
   accepted(grouped("f16[B,S,6]", "(i,j) => 4"));
   accepted(
-      grouped("f32[B,S,2,6]", "(i,j,k) => bounded(%k[i,i], 5, 0)", "f32[5,6,8]", "%x, @w, %k"));
+      grouped("f32[B,S,2,6]", "(i,j,k) => bounded(%k[i,j], 5, 0)", "f32[5,6,8]", "%x, @w, %k"));
   refused("M1", "%y = grouped_matmul(%x) {which = (i,j) => 0} : f32[B,S,6]");
   refused("M2", grouped("f32[B,S,6]", "(i,j) => 0", "f16[5,6,8]"));
   refused("M2", grouped("f64[B,S,6]", "(i,j) => 0"));
