@@ -217,11 +217,13 @@ struct AttentionAttrs {
   std::optional<int64_t>
       page;  // packed too, where keys and values are pages of a cache: tokens of a page
   ExprRef score = nullptr;
+  ExprRef sink = nullptr;  // over (b, h); none: -inf
   ExprRef visible = nullptr;
   std::optional<int64_t> window_left;   // visible implies j >= i + (Sk - Sq) - window_left
   std::optional<int64_t> window_right;  // visible implies j <= i + (Sk - Sq) + window_right
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
+    OptionalExpr beside{sink};
     v("causal", causal);
     v("heads", heads);
     v("key_padding", key_padding);
@@ -229,11 +231,12 @@ struct AttentionAttrs {
     v("packed", dims);
     v("page", page);
     v("score", score);
+    v("sink", beside);
     v("visible", visible);
     v("window_left", window_left);
     v("window_right", window_right);
   }
-  /// Operands before those that score and visible load: q, k, v, if packed cu, keys, order, pos,
+  /// Operands before those that the expressions load: q, k, v, if packed cu, keys, order, pos,
   /// and if paged the table.
   size_t own_operands() const { return packed.empty() ? 3 : page ? 8 : 7; }
 };

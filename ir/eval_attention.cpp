@@ -21,6 +21,9 @@ class Attention {
         k_(*run.operands[1]),
         v_(*run.operands[2]),
         score_(attrs_.score, run.operands, run.symbol),
+        sink_(attrs_.sink ? attrs_.sink
+                          : attrs_.score->pool->real(-std::numeric_limits<double>::infinity()),
+              run.operands, run.symbol),
         visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands,
                  run.symbol),
         at_(4, std::vector<int64_t>(kBlock)) {}
@@ -38,6 +41,7 @@ class Attention {
       }
     }
     collect(run_, score_);
+    collect(run_, sink_);
     collect(run_, visible_);
   }
 
@@ -92,7 +96,8 @@ class Attention {
         weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
       }
     }
-    apply_softmax();
+    at_[kBatch][0] = s.number, at_[kHead][0] = h;
+    apply_softmax(sink_.run(1, at_, {}).reals[0]);
     double* out = run_.results[0].reals.data() + (s.first_query + i) * attrs_.heads * out_width +
                   h * out_width;
     std::fill_n(out, out_width, 0.0);
@@ -103,16 +108,18 @@ class Attention {
     }
   }
 
-  void apply_softmax() {
+  void apply_softmax(double sink) {
     constexpr double kNone = -std::numeric_limits<double>::infinity();
     double top = kNone, sum = 0;
     for (const Weight& w : weights_) {
       if (w.visible && (std::isnan(w.value) || w.value > top)) top = w.value;  // NaN wins
     }
+    const double beside = top == kNone ? kNone : sink - top;
     if (top == kNone) top = 0;  // no key, or none above -inf: all weights are 0, as in the kernels
     for (Weight& w : weights_) {
       if (w.visible) sum += w.value = std::exp(w.value - top);
     }
+    sum += std::exp(beside);
     for (Weight& w : weights_) w.value = sum == 0 ? 0 : w.value / sum;
   }
 
@@ -123,7 +130,7 @@ class Attention {
   OpRun& run_;
   const AttentionAttrs& attrs_;
   const HostTensor &q_, &k_, &v_;
-  BlockProgram score_, visible_;
+  BlockProgram score_, sink_, visible_;
   std::vector<std::vector<int64_t>> at_;  // of each index, the values of a block
   std::vector<Weight> weights_;
 };

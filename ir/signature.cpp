@@ -25,6 +25,7 @@ Result<Signature> of_attention(const Graph& graph, const Op& op, std::string_vie
     return malformed("'packed' needs batch and length");
   Signature s{{}, attention_extents(graph, op), {"b", "h", "i", "j"}};
   if (key == "score") s.params = {{"s", Scalar::f32}};
+  if (key == "sink") s.extents.resize(2), s.indices.resize(2);
   return s;
 }
 

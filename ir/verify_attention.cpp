@@ -209,11 +209,14 @@ void check_pack(Rules r) {
 /// `y[b, i, h*dv + d] = sum over j of w[j] v[b, j, g*dv + d]` with `w = softmax over visible j of
 /// score(s, b, h, i, j)`, `s = sum over e of q[b, i, h*d + e] k[b, j, g*d + e]` and `g = h / (heads
 /// / kv_heads)`. Operands `q [B,Sq,heads*d]`, `k [B,Sk,kv_heads*d]`, `v [B,Sk,kv_heads*dv]`, then
-/// what `score` and `visible` load. Index variables 0 to 3 are b, h, i, j. A key whose score is
-/// -inf takes no part either. A row without a key gives zeros. `causal`, `window_left`,
+/// what `score`, `sink` and `visible` load. Index variables 0 to 3 are b, h, i, j. A key whose
+/// score is -inf takes no part either. A row without a key gives zeros. `causal`, `window_left`,
 /// `window_right` and `key_padding` are facts about `visible` that let kernels skip blocks: a
 /// window of `left` and `right` means `i + Sk - Sq - left <= j <= i + Sk - Sq + right`; causal is a
 /// `right` of 0.
+///
+/// A `sink(b, h)` is the score of one more key, whose value is 0 (attention sinks: Xiao et al.,
+/// 2023; learned ones: gpt-oss): the sum that the weights are divided by has `exp(sink)` in it.
 ///
 /// With `packed = [B,S]` the rows are those that a `pack` of `[B,S]` left: `q`, `k` and `v` are
 /// `[1,T,..]`, and `cu`, `keys`, `order` and `pos` follow them. The keys of a sequence are its
@@ -234,7 +237,7 @@ void check_pack(Rules r) {
 /// - **A3** B and Sk agree.
 /// - **A4** `kv_heads` divides `heads`; the widths of q, k, v are constants that fit them.
 /// - **A5** The result is `[B, Sq, heads*dv]`.
-/// - **A6** `score` is f32; `visible` is none or a condition.
+/// - **A6** `score` is f32; `sink` is none or f32; `visible` is none or a condition.
 /// - **A7** `causal` and windows need a `visible` that implies them, and windows are not negative.
 ///   `key_padding` needs a conjunct of `visible` that loads and does not use h or i.
 /// - **A8** Packed rows come with `cu` i32[B+1], `keys` and `order` i32[B] and `pos` i32[T], have
@@ -281,6 +284,8 @@ void check_attention(Rules r) {
       r.require(a.visible->type == Scalar::boolean, "A6", "visible is not a condition")) {
     check_expr(r.graph, r.op, "visible", a.visible, r.problems);
   }
+  if (a.sink && r.require(a.sink->type == Scalar::f32, "A6", "sink is not f32"))
+    check_expr(r.graph, r.op, "sink", a.sink, r.problems);
   r.require(!a.causal || a.visible, "A7", "causal needs a visible that implies it");
   const bool windows = a.window_left || a.window_right;
   r.require(

@@ -373,10 +373,13 @@ class Classifier {
     const std::vector<ValueId> old = g_.op(o_).operands;
     std::vector<ValueId> operands(old.begin(), old.begin() + 3);
     auto free = [&](ExprRef e) { return ir::free_expr(g_, o_, e, {}); };
-    std::vector<ExprRef> bodies = ir::capture({free(before.score), free(before.visible)}, operands);
+    std::vector<ExprRef> bodies = {free(before.score), free(before.visible)};
+    if (before.sink) bodies.push_back(free(before.sink));
+    bodies = ir::capture(bodies, operands);
     g_.set_operands(o_, operands);
-    g_.op(o_).as<ir::AttentionAttrs>().score = bodies[0];
-    g_.op(o_).as<ir::AttentionAttrs>().visible = bodies[1];
+    auto& after = g_.op(o_).as<ir::AttentionAttrs>();
+    after.score = bodies[0], after.visible = bodies[1];
+    if (before.sink) after.sink = bodies[2];
   }
 
   Graph& g_;

@@ -10,6 +10,10 @@
 // own row and column the first is that of q and k; the others stay loads, as gathered ones do
 // (relative positions). A product with its bias that q, k and v are pieces of stays a value, for
 // fuse-linear-bias. Probabilities that are rounded to 16 bits before the product with v stay f32.
+// A last column of scores that is no product is a sink: what stands behind the keys' own columns,
+// or at a key whose value is 0.
+//   before: %c = concat(%s, %sinks); %p = softmax(%c); %o = matmul(%p[.., :-1], %v)
+//   after:  %ctx = attention(%q2, %k2, %v2, %sinks) {sink = (b,h) => %sinks[h], ..}
 // Requires: the score reads the product at its own row and column alone; probabilities and scores
 // have no other use; heads are known and at most 256 wide.
 #include <algorithm>
@@ -27,6 +31,7 @@ struct Match {
   ExprRef load = nullptr;          // of the product, in raw_score
   ExprRef raw_score = nullptr;     // free, over (b,h,i,j)
   ExprRef score = nullptr;         // the same with param s for the scaled product
+  ExprRef sink = nullptr;          // free, over (b,h); null: there is none
   ExprRef q = nullptr, k = nullptr,
           v = nullptr;  // free elements at (b,h,i,d), (b,h,j,d), (b,h,j,d)
   TokenMajor operands[3];
@@ -82,8 +87,9 @@ class Fuser {
     const auto d = head_dims(g_, leading(dims), among);
     if (!d) return miss("the number of heads is not known at compile time");
     d_ = *d;
-    at_ = ir::indices_of(pool(),
-                         {d_.batch, pool().integer(d_.heads), dims[dims.size() - 2], dims.back()});
+    keys_ = dims.back();
+    at_ =
+        ir::indices_of(pool(), {d_.batch, pool().integer(d_.heads), dims[dims.size() - 2], keys_});
     return true;
   }
 
@@ -98,11 +104,9 @@ class Fuser {
   bool find_score() {
     const ValueId x = g_.op(m_.softmax).operands[0];
     m_.raw_score = expanded(g_, x, with_matrix(type(x).dims, at_[2], at_[3]));
-    std::vector<ExprRef> products;
-    ir::for_each_node(m_.raw_score, [&](ExprRef n) {
-      if (n->kind == ExprKind::load && is_product(n)) products.push_back(n);
-    });
-    if (products.empty()) return miss("no product in the score");
+    if (products_in(m_.raw_score).empty()) return miss("no product in the score");
+    split_sink();
+    const std::vector<ExprRef> products = products_in(m_.raw_score);
     auto once = [&](ExprRef n) {
       return std::ranges::count_if(products, [&](ExprRef p) { return p->value == n->value; }) == 1;
     };
@@ -115,6 +119,28 @@ class Fuser {
     if (g_.op(m_.product).as<ir::MatmulAttrs>().epilogue)
       return miss("the product of q and k has a bias");
     return true;
+  }
+
+  std::vector<ExprRef> products_in(ExprRef e) const {
+    std::vector<ExprRef> products;
+    ir::for_each_node(e, [&](ExprRef n) {
+      if (n->kind == ExprKind::load && is_product(n)) products.push_back(n);
+    });
+    return products;
+  }
+
+  static ExprRef with_key(ExprRef e, ExprRef j) {
+    return ir::substitute_indices(e, {nullptr, nullptr, nullptr, j});
+  }
+
+  // A last column without a product, the same for all queries, is none of a key.
+  void split_sink() {
+    ExprRef last = ir::sub(keys_, pool().integer(1)), sink = with_key(m_.raw_score, last);
+    if (ir::uses_index(sink, ir::kQuery) || !products_in(sink).empty()) return;
+    m_.sink = sink;
+    keys_ = last;
+    at_[3] = ir::indices_of(pool(), {keys_, keys_, keys_, keys_})[3];
+    m_.raw_score = with_key(m_.raw_score, at_[3]);
   }
 
   static ValueId value_of(ExprRef load) { return ValueId{static_cast<uint32_t>(load->value)}; }
@@ -231,13 +257,18 @@ class Fuser {
         ir::rewrite(m_.raw_score, [&](ExprRef n) { return n == m_.load ? scaled : nullptr; });
     if (m_.score->type != Scalar::f32)
       return miss("the score is not f32");  // cost: nor are v or the probabilities then
+    if (m_.sink && !ir::is_int(ir::sub(columns_of_context(), keys_), 0)) {
+      ExprRef of_sink = operand(m_.context, 1, pv.trans_b, matrix(leading(out)), keys_, dv);
+      if (ir::as_real(of_sink) != 0.0) return miss("the last column of scores is no key's");
+    }
     sizes_ = {size, out.back()};
     return true;
   }
 
   // Keys are tokens: index variable 2 of their layout.
-  ExprRef key() { return ir::indices_of(pool(), {d_.batch, d_.batch, keys()})[2]; }
-  ExprRef keys() { return type(g_.op(m_.softmax).operands[0]).dims.back(); }
+  ExprRef key() { return ir::indices_of(pool(), {d_.batch, d_.batch, keys_})[2]; }
+  // Of the probabilities that are multiplied by v.
+  ExprRef columns_of_context() { return type(g_.op(m_.context).operands[0]).dims.back(); }
   ExprRef queries() {
     const auto& dims = type(g_.op(m_.softmax).operands[0]).dims;
     return dims[dims.size() - 2];
@@ -271,17 +302,21 @@ class Fuser {
     kv_heads_ = d_.heads / find_group();
     ExprRef heads = pool().integer(d_.heads), kv_heads = pool().integer(kv_heads_);
     m_.operands[0] = token_major(g_, m_.q, {d_.batch, heads, queries(), sizes_[0]}, dtype);
-    m_.operands[1] = token_major(g_, m_.k, {d_.batch, kv_heads, keys(), sizes_[0]}, dtype);
-    m_.operands[2] = token_major(g_, m_.v, {d_.batch, kv_heads, keys(), sizes_[1]}, dtype);
+    m_.operands[1] = token_major(g_, m_.k, {d_.batch, kv_heads, keys_, sizes_[0]}, dtype);
+    m_.operands[2] = token_major(g_, m_.v, {d_.batch, kv_heads, keys_, sizes_[1]}, dtype);
     for (const TokenMajor& t : m_.operands) {
       const std::string problem = t.existing ? "" : ir::body_problem(g_, t.body, t.type.dims);
       if (!problem.empty())
         return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
     }
     const std::string problem =
-        ir::body_problem(g_, m_.score, {d_.batch, heads, queries(), keys()}, true);
+        ir::body_problem(g_, m_.score, {d_.batch, heads, queries(), keys_}, true);
     if (!problem.empty())
       return miss("the score: " + problem);  // cost: the verifier would undo the pass
+    const std::string of_sink =
+        m_.sink ? ir::body_problem(g_, m_.sink, {d_.batch, heads}) : std::string();
+    if (!of_sink.empty())
+      return miss("the sink: " + of_sink);  // cost: the verifier would undo the pass
     return true;
   }
 
@@ -296,7 +331,11 @@ class Fuser {
     ir::AttentionAttrs attrs;
     attrs.heads = d_.heads;
     attrs.kv_heads = kv_heads_;
-    attrs.score = ir::capture({m_.score}, operands)[0];
+    std::vector<ExprRef> bodies{m_.score};
+    if (m_.sink) bodies.push_back(m_.sink);
+    bodies = ir::capture(bodies, operands);
+    attrs.score = bodies[0];
+    if (m_.sink) attrs.sink = bodies[1];
     ExprRef heads = pool().integer(d_.heads);
     const ir::Type t{out_type.dtype, {d_.batch, queries(), ir::mul(heads, sizes_[1])}};
     const ValueId ctx = g_.add(OpKind::attention, operands, attrs, t, base + ".ctx", origin);
@@ -316,7 +355,8 @@ class Fuser {
   PassReport& report_;
   Match m_;
   HeadDims d_;
-  Indices at_;                  // b, h, i, j
+  Indices at_;  // b, h, i, j
+  ExprRef keys_ = nullptr;
   std::vector<ExprRef> sizes_;  // of a head of q and k, of a head of v
   int64_t kv_heads_ = 0;
 };

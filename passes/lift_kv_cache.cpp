@@ -268,6 +268,11 @@ class Lifter : CachedLayers {
     } else if (std::string why = over_positions(o, attrs.visible, visible); !why.empty()) {
       return not_lifted(old, "what it sees: " + why);
     }
+    ExprRef sink = attrs.sink;
+    if (sink) {
+      if (std::string why = over_positions(o, attrs.sink, sink); !why.empty())
+        return not_lifted(old, "its sink: " + why);
+    }
     // Causality and windows again, of absolute positions.
     attrs.causal = attrs.key_padding = false;
     attrs.window_left = attrs.window_right = std::nullopt;
@@ -292,9 +297,11 @@ class Lifter : CachedLayers {
     std::vector<ValueId> operands = {
         q,     g_.result(append, 0), g_.result(append, 1), first_, context_, order_, positions_,
         table_};
-    const auto free = ir::capture({guarded(score), guarded(visible)}, operands);
-    attrs.score = free[0];
-    attrs.visible = free[1];
+    std::vector<ExprRef> free = {guarded(score), guarded(visible)};
+    if (sink) free.push_back(guarded(sink));
+    free = ir::capture(free, operands);
+    attrs.score = free[0], attrs.visible = free[1];
+    if (sink) attrs.sink = free[2];
     attrs.packed = {sequences_, longest_};
     attrs.page = kPage;
     ir::Type type = row_type(old.results[0], false);
@@ -372,7 +379,9 @@ class Lifter : CachedLayers {
       return n->kind == ExprKind::index && n->value == ir::kKey ? j : nullptr;
     });
     free = given(free, nullptr);
-    if (e->type != Scalar::boolean) free = counted_from_query(g_, free, i, j, length_);
+    // Beside a sink a softmax sees what is added to all scores of a row.
+    const bool alone = !g_.op(o).as<ir::AttentionAttrs>().sink;
+    if (alone && e->type != Scalar::boolean) free = counted_from_query(g_, free, i, j, length_);
     out = ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n == i) return ir::sub(pool_.index(ir::kQuery, longest_), past_);
       return n == j ? pool_.index(ir::kKey, longest_) : nullptr;

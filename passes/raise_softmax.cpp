@@ -2,7 +2,10 @@
 // raise-softmax: exp of the distance to the row's maximum, over its sum, as one op.
 //   before: %m = max(%x); %s = sum(exp(%x - %m)); %y = exp(%x - %m) / %s
 //   after:  %y = softmax(%x)
-// Requires: both reductions over the last axis alone, of the same %x.
+// A softmax of that distance is the softmax of the row.
+//   before: %m = max(%x); %y = softmax(%x - %m)
+//   after:  %y = softmax(%x)
+// Requires: the reductions over the last axis alone, of the same %x.
 #include <algorithm>
 
 #include "passes/raise_norm.h"
@@ -22,14 +25,19 @@ std::optional<ExprRef> reduced_body(const Graph& g, ExprRef load, ir::ReduceKind
   return ir::free_expr(g, g.value(*v).def, attrs.body, full);
 }
 
+// The x of x - max(x).
+std::optional<ValueId> match_distance(const Graph& g, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::fsub) return std::nullopt;
+  auto x = loaded_at(e->args[0], at);
+  auto max = reduced_body(g, e->args[1], ir::ReduceKind::max, at);
+  return x && max && loaded_at(*max, at) == x ? x : std::nullopt;
+}
+
 std::optional<ValueId> match(const Graph& g, ExprRef e, const Indices& at) {
   if (e->kind != ExprKind::fdiv || e->args[0]->kind != ExprKind::exp) return std::nullopt;
-  ExprRef shifted = e->args[0]->args[0];
-  if (shifted->kind != ExprKind::fsub) return std::nullopt;
-  auto x = loaded_at(shifted->args[0], at);
-  auto max = reduced_body(g, shifted->args[1], ir::ReduceKind::max, at);
+  auto x = match_distance(g, e->args[0]->args[0], at);
   auto sum = reduced_body(g, e->args[1], ir::ReduceKind::sum, at);
-  if (!x || !max || !sum || loaded_at(*max, at) != x) return std::nullopt;
+  if (!x || !sum) return std::nullopt;
   ExprRef summed = ir::expand(g, *sum, [&](ValueId v) { return v != *x; });
   return summed == e->args[0] ? x : std::nullopt;
 }
@@ -57,11 +65,15 @@ PassReport raise_softmax(Graph& graph) {
     const ir::Type type = graph.value(y).type;
     const Indices at = ir::indices_of(graph, y);
     if (at.empty() || at.back()->kind != ExprKind::index) continue;
-    ExprRef e = expanded(
-        graph, y, at,
-        [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); },
-        kNearby);
-    auto x = match(graph, e, at);
+    const auto element = [&](ValueId v) {
+      return expanded(
+          graph, v, at,
+          [&](ValueId w) { return std::find(stops.begin(), stops.end(), w) != stops.end(); },
+          kNearby);
+    };
+    const bool is_softmax = graph.op(o).kind == OpKind::softmax;
+    auto x = is_softmax ? match_distance(graph, element(graph.op(o).operands[0]), at)
+                        : match(graph, element(y), at);
     if (!x || graph.value(*x).type != type) continue;
     graph.replace_uses(y, graph.add(OpKind::softmax, {*x}, ir::SoftmaxAttrs{}, type,
                                     graph.value(y).name, graph.op(o).origin));

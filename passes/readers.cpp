@@ -380,7 +380,8 @@ class Walk {
     for (size_t k = 0; k < 3; ++k)
       loads.push_back(
           ir::load_of(g_, op.operands[k], {b, k == 0 ? i : j, many(dims(op.operands[k])[2])}));
-    for (ExprRef e : {op.as<ir::AttentionAttrs>().score, op.as<ir::AttentionAttrs>().visible}) {
+    const auto& attrs = op.as<ir::AttentionAttrs>();
+    for (ExprRef e : {attrs.score, attrs.sink, attrs.visible}) {
       if (e) ir::for_each_node(ir::free_expr(g_, o, e, at), [&](ExprRef n) { loads.push_back(n); });
     }
     for (ExprRef load : loads) {

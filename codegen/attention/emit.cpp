@@ -75,7 +75,7 @@ std::string add_score(Stub& stub, ExprRef score, const AttentionDesc& x, bool wa
 // Score and conditions, as functors or as what says that there is none.
 std::vector<std::string> add_functors(Stub& stub, const ir::AttentionAttrs& attrs,
                                       const AttentionDesc& x, bool warpgroups) {
-  std::vector<std::string> objects = {"NoScore{}", "AllVisible{}", "AllLive{}"};
+  std::vector<std::string> objects = {"NoScore{}", "AllVisible{}", "AllLive{}", "NoSink{}"};
   if (!x.scale) objects[0] = add_score(stub, attrs.score, x, warpgroups);
   if (x.rest) {
     stub.functor("Visible", "idx b, idx h, idx i, idx j", x.rest, Scalar::boolean, attention_index);
@@ -84,6 +84,10 @@ std::vector<std::string> add_functors(Stub& stub, const ir::AttentionAttrs& attr
   if (x.live) {
     stub.functor("Live", "idx b, idx j", x.live, Scalar::boolean, attention_index);
     objects[2] = stub.object("Live");
+  }
+  if (attrs.sink) {
+    stub.functor("Sink", "idx b, idx h", attrs.sink, Scalar::f32, attention_index);
+    objects[3] = stub.object("Sink");
   }
   return objects;
 }

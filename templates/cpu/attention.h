@@ -28,6 +28,17 @@ struct AllLive {
 struct NoScore {
   TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
 };
+struct NoSink {
+  TFCC_FN f32 operator()(idx, idx) const { return -kInf; }
+};
+
+/// What a row is multiplied by whose largest score is `top` and whose weights come to `total`, with
+/// that of a sink; 0 without a visible key.
+TFCC_FN f32 row_scale(f32 total, f32 top, f32 sink) {
+  if (top == -kInf) return 0.0f;
+  if (sink != -kInf) total += fexp(sink - top);
+  return total == 0.0f ? 0.0f : 1.0f / total;
+}
 
 /// Shapes that follow from Spec: a group of queries is as many vectors as the micro-kernels keep in
 /// registers.
@@ -137,8 +148,8 @@ template <class Spec> struct ManyQueries : AttentionKeys<Spec> {
     }
   }
 
-  TFCC_FN void finish(typename Spec::T* to) {
-    for (int i = 0; i < Spec::block_m; ++i) keep[i] = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i];
+  TFCC_FN void finish(typename Spec::T* to, f32 sink) {
+    for (int i = 0; i < Spec::block_m; ++i) keep[i] = row_scale(sum[i], largest[i], sink);
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < Tile::dv; ++c)
         store(to, i * Spec::out_stride + c, acc[c * Spec::block_m + i] * keep[i]);
@@ -307,9 +318,9 @@ template <class Spec> struct FewQueries : AttentionKeys<Spec> {
     }
   }
 
-  TFCC_FN void finish(f32* to) {
+  TFCC_FN void finish(f32* to, f32 sink) {
     for (int i = 0; i < rows; ++i) {
-      const f32 scale = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i];
+      const f32 scale = row_scale(sum[i], largest[i], sink);
       for (int c = 0; c < dv; ++c) to[i * Spec::out_stride + c] = acc[i * dv + c] * scale;
     }
   }
@@ -423,11 +434,11 @@ template <int page, int heads> struct PagedRows {
 };
 
 /// The block of `rows` queries from i0 on of head h of sequence b.
-template <class Spec, class Queries, class Score, class Visible, class Live, class Rows>
+template <class Spec, class Queries, class Score, class Visible, class Live, class Sink, class Rows>
 TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q,
                     const typename Spec::T* k, const typename Spec::T* v, const Score& score,
-                    const Visible& visible, const Live& live, const Rows& place, idx b, idx h,
-                    idx i0, int rows) {
+                    const Visible& visible, const Live& live, const Sink& sink, const Rows& place,
+                    idx b, idx h, idx i0, int rows) {
   using Tile = AttentionTile<Spec>;
   const idx kv_head = h / (Spec::heads / Spec::kv_heads);
   s.begin(q + (place.first_query(b) + i0) * Spec::q_stride + h * Tile::d, rows);
@@ -457,18 +468,18 @@ TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q
     attention_softmax(s, count);
     attention_values(s, count);
   }
-  s.finish(out + (place.first_query(b) + i0) * Spec::out_stride + h * Tile::dv);
+  s.finish(out + (place.first_query(b) + i0) * Spec::out_stride + h * Tile::dv, sink(b, h));
 }
 
 /// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m,
 /// block_n, causal, window_left, window_right (-1: none), scaled, score_scale. Work items are those
 /// of `queries` rows a sequence; where it has fewer, some are nothing.
-template <class Spec, class Score, class Visible, class Live, class Rows>
+template <class Spec, class Score, class Visible, class Live, class Sink, class Rows>
 TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q,
                        const typename Spec::T* k, const typename Spec::T* v,
                        [[maybe_unused]] idx batch, idx most_queries, [[maybe_unused]] idx most_keys,
                        const Score& score, const Visible& visible, const Live& live,
-                       const Rows& place, i64 begin, i64 end) {
+                       const Sink& sink, const Rows& place, i64 begin, i64 end) {
   constexpr int m = Spec::block_m;
   const idx blocks = (most_queries + m - 1) / m;
   for (i64 item = begin; item < end; ++item) {
@@ -481,20 +492,20 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
     if constexpr (kSame<typename Spec::T, f32>) {
       if (rows <= FewQueries<Spec>::most) {
         FewQueries<Spec> s;
-        attend<Spec>(s, out, q, k, v, score, visible, live, place, b, h, i0, rows);
+        attend<Spec>(s, out, q, k, v, score, visible, live, sink, place, b, h, i0, rows);
         continue;
       }
     }
     ManyQueries<Spec> s;
-    attend<Spec>(s, out, q, k, v, score, visible, live, place, b, h, i0, rows);
+    attend<Spec>(s, out, q, k, v, score, visible, live, sink, place, b, h, i0, rows);
   }
 }
 
-template <class Spec, class Score, class Visible, class Live>
+template <class Spec, class Score, class Visible, class Live, class Sink>
 TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q,
                        const typename Spec::T* k, const typename Spec::T* v, idx batch, idx queries,
                        idx keys, const Score& score, const Visible& visible, const Live& live,
-                       i64 begin, i64 end) {
-  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live,
+                       const Sink& sink, i64 begin, i64 end) {
+  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live, sink,
                   PaddedRows{queries, keys}, begin, end);
 }

@@ -28,25 +28,27 @@
 #include "cuda/attention_fma.cuh"
 #include "cuda/attention_mma.cuh"
 
-template <class Spec, class Score, class Visible, class Live, class Rows>
+template <class Spec, class Score, class Visible, class Live, class Sink, class Rows>
 TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
                        const typename Spec::T* v, idx batch, idx, idx, const Score& score,
-                       const Visible& visible, const Live& live, const Rows& rows) {
+                       const Visible& visible, const Live& live, const Sink& sink,
+                       const Rows& rows) {
   if (!Spec::early && (idx)blockIdx.z >= batch) return;
   const AttentionBlock<Spec, Rows> block(rows, (idx)blockIdx.x, batch);
   if constexpr (Spec::early) wait_for_predecessor();
   if (block.first >= block.queries) return;
   if constexpr (AttentionShape<Spec>::tensor_cores) {
-    attention_mma<Spec>(out, q, k, v, block, score, visible, live);
+    attention_mma<Spec>(out, q, k, v, block, score, visible, live, sink);
   } else {
-    attention_fma<Spec>(out, q, k, v, block, score, visible, live);
+    attention_fma<Spec>(out, q, k, v, block, score, visible, live, sink);
   }
 }
 
-template <class Spec, class Score, class Visible, class Live>
+template <class Spec, class Score, class Visible, class Live, class Sink>
 TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
                        const typename Spec::T* v, idx batch, idx queries, idx keys,
-                       const Score& score, const Visible& visible, const Live& live) {
-  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live,
+                       const Score& score, const Visible& visible, const Live& live,
+                       const Sink& sink) {
+  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live, sink,
                   PaddedRows{queries, keys});
 }

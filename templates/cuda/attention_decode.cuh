@@ -346,8 +346,9 @@ template <class Spec> struct DecodeColumns {
       }
     }
   }
-  TFCC_FN void write(typename Spec::T* to) const {
-    const f32 scale = row_scale((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]));
+  template <class Sink> TFCC_FN void write(typename Spec::T* to, f32 sink) const {
+    const f32 scale =
+        row_scale<Spec, Sink>((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]), sum.top, sink);
 #pragma unroll
     for (int x = 0; x < 2 * pairs; ++x) {
       if (column(x) < end) store(to, column(x), sum.o[x] * scale);
@@ -358,11 +359,13 @@ template <class Spec> struct DecodeColumns {
 /// Called when the launches before this one have ended; if Spec::early before that, and it waits
 /// itself: what sequences() and rows_of() say was there before the run. Its copies and sums are laid
 /// out for one or two sequences then; 16 sequences were 2% slower with that.
-template <class Spec, class Sequences, class Score, class Visible, class Live, class RowsOf>
+template <class Spec, class Sequences, class Score, class Visible, class Live, class Sink,
+          class RowsOf>
 TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
                               const typename Spec::T* k, const typename Spec::T* v,
                               const Sequences& sequences, const Score& score,
-                              const Visible& visible, const Live&, const RowsOf& rows_of) {
+                              const Visible& visible, const Live&, const Sink& sink,
+                              const RowsOf& rows_of) {
   static_assert(kSame<Live, AllLive>, "the keys of a cache are those of its sequence");
   using T = typename Spec::T;
   using Shape = DecodeShape<Spec>;
@@ -388,6 +391,8 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
   __syncthreads();
 
   DecodeColumns<Spec> merged(spans);
+  const int at = block.first + merged.row, head = block.kv_head * block.group + at % block.group;
+  const f32 beside = sink(block.b, head);  // on its way beside the keys
   for (idx from = spans.first; from < spans.end; from += spans.at_once) {
     if (mine.own.more()) {
       AttentionWarp<Spec> w(tile_q);
@@ -401,7 +406,6 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
       spans.meet();  // a block that ends takes its shared memory along
   }
   if (merged.row >= count) return;
-  const int at = block.first + merged.row;
-  merged.write(out + (block.first_query + at / block.group) * Spec::out_stride +
-               (block.kv_head * block.group + at % block.group) * Spec::v_dim);
+  merged.template write<Sink>(
+      out + (block.first_query + at / block.group) * Spec::out_stride + head * Spec::v_dim, beside);
 }

@@ -140,13 +140,13 @@ template <class Spec> struct AttentionRows {
   }
 
   /// o / sum of the first `count` rows of the block; rows without a visible key are 0.
-  TFCC_FN void finish(f32* out, int count) const {
+  template <class Sink> TFCC_FN void finish(f32* out, int count, f32 sink) const {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       f32 total = sum[r];
 #pragma unroll
       for (int step = 8; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-      const f32 scale = row_scale(total);
+      const f32 scale = row_scale<Spec, Sink>(total, top[r], sink);
       if (y + r >= count) continue;
       f32* const row = out + (i64)(y + r) * Spec::out_stride;
 #pragma unroll
@@ -167,9 +167,10 @@ template <class Spec> struct AttentionRows {
   }
 };
 
-template <class Spec, class Block, class Score, class Visible, class Live>
+template <class Spec, class Block, class Score, class Visible, class Live, class Sink>
 TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, const Block& block,
-                           const Score& score, const Visible& visible, const Live& live) {
+                           const Score& score, const Visible& visible, const Live& live,
+                           const Sink& sink) {
   using Shape = AttentionShape<Spec>;
   using Rows = AttentionRows<Spec>;
   constexpr int block_n = Spec::block_n, threads = Shape::threads;
@@ -219,5 +220,6 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
     tile = next;
     bits = next_bits;
   }
-  w.finish(out + first_row * Spec::out_stride + block.h * Spec::v_dim, block.queries - block.first);
+  w.template finish<Sink>(out + first_row * Spec::out_stride + block.h * Spec::v_dim,
+                          block.queries - block.first, sink(block.b, block.h));
 }

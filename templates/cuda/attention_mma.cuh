@@ -190,10 +190,10 @@ template <class Spec> struct AttentionWarp {
   }
 
   /// o / sum to shared memory; rows without a visible key are 0.
-  TFCC_FN void finish(T* rows) {
+  template <class Sink> TFCC_FN void finish(T* rows, f32 sink) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const f32 scale = softmax.scale(r);
+      const f32 scale = softmax.template scale<Sink>(r, sink);
 #pragma unroll
       for (int t = 0; t < v_tiles; ++t) {
         const int row = lane / 4 + 8 * r, column = t * 8 + lane % 4 * 2;
@@ -207,10 +207,10 @@ template <class Spec> struct AttentionWarp {
 };
 
 /// The first `count` of a warp's 16 rows to `out`, by way of `rows` in shared memory.
-template <class Spec>
+template <class Sink, class Spec>
 TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename Spec::T* rows,
-                        int count) {
-  w.finish(rows);
+                        int count, f32 sink) {
+  w.template finish<Sink>(rows, sink);
   __syncwarp();
   using T = typename Spec::T;
   using VRows = TileRows<T, Spec::v_dim>;
@@ -231,11 +231,10 @@ TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename 
   }
 }
 
-template <class Spec, class Block, class Score, class Visible, class Live>
-TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
-                           const typename Spec::T* k, const typename Spec::T* v, const Block& block,
-                           const Score& score, const Visible& visible, const Live& live) {
-  using T = typename Spec::T;
+template <class Spec, class T, class Block, class Score, class Visible, class Live, class Sink>
+TFCC_FN void attention_mma(T* out, const T* q, const T* k, const T* v, const Block& block,
+                           const Score& score, const Visible& visible, const Live& live,
+                           const Sink& sink) {
   using Shape = AttentionShape<Spec>;
   using Warp = AttentionWarp<Spec>;
   constexpr int block_n = Spec::block_n, threads = Shape::threads;
@@ -250,7 +249,6 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
         tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
   const i64 first_row = block.first_query() + block.first;
-  const int left = block.queries - block.first;
   copy_query_tile<Spec, typename Warp::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
@@ -288,6 +286,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
   }
   if constexpr (of_span > 0) w.take(spans);
   __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's
-  write_rows(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, w,
-             tile_q + warp * 16 * Warp::VRows::stride, left - warp * 16);
+  write_rows<Sink>(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, w,
+                   tile_q + warp * 16 * Warp::VRows::stride, (int)(block.queries - warp_row),
+                   sink(block.b, block.h));
 }

@@ -88,11 +88,11 @@ template <class Spec> struct OnlineSoftmax {
   }
 
   /// What row r of o has to be multiplied by; 0 without a visible key.
-  TFCC_FN f32 scale(int r) const {
+  template <class Sink> TFCC_FN f32 scale(int r, f32 sink) const {
     f32 total = sum[r];
     total += __shfl_xor_sync(kAllLanes, total, 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
-    return row_scale(total);
+    return row_scale<Spec, Sink>(total, top[r], sink);
   }
 };
 

@@ -14,6 +14,10 @@ struct AllLive {
 struct NoScore {
   TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
 };
+/// No score takes part beside those of the keys.
+struct NoSink {
+  TFCC_FN f32 operator()(idx, idx) const { return -kInf; }
+};
 
 /// What comes of the product of q and k, plus what is added, in operations that compilers fuse with
 /// no others: so it has the same bits whether `added` was computed long before or just now.
@@ -46,6 +50,15 @@ template <class Added, class Product> struct DiagonalScore {
 
 /// What a row is multiplied by whose weights come to `total`; 0 without a visible key.
 TFCC_FN f32 row_scale(f32 total) { return total == 0.0f ? 0.0f : 1.0f / total; }
+/// The same of a row whose largest score is `top`, before it is scaled, with the weight of a sink.
+/// Where that is beyond all floats the keys count for nothing.
+template <class Spec, class Sink> TFCC_FN f32 row_scale(f32 total, f32 top, f32 sink) {
+  if constexpr (!kSame<Sink, NoSink>) {
+    if (top == -kInf) return 0.0f;
+    total = __fadd_rn(total, expf(__fsub_rn(sink, Spec::scaled ? top * Spec::score_scale : top)));
+  }
+  return row_scale(total);
+}
 
 /// Rows of a tile in shared memory, in chunks of 16 bytes. A row of 16-bit elements whose length is
 /// a multiple of 64 is permuted (chunk XOR row), any other padded: ldmatrix and the f32 reads then

@@ -182,11 +182,11 @@ template <class Spec> struct Group {
   }
 
   /// o / sum of the first `count` rows; rows without a visible key are 0.
-  TFCC_FN void store_results(T* out, int count) {
+  template <class Sink> TFCC_FN void store_results(T* out, int count, f32 sink) {
     const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp % 4 * 16 + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const f32 scale = softmax.scale(r);
+      const f32 scale = softmax.template scale<Sink>(r, sink);
       const int row = first + 8 * r;
 #pragma unroll
       for (int t = 0; t < dv / 8; t += 4) {
@@ -279,10 +279,11 @@ template <class Spec, class Block, class Live> class LiveTiles {
 };
 
 /// By warpgroup `index` of a block; one warp of the block `asks`.
-template <class Spec, class Block, class Score, class Visible, class Live>
+template <class Spec, class Block, class Score, class Visible, class Live, class Sink>
 TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index,
                     const Loader<Spec, Block>& loader, bool asks, f32* of_distances,
-                    const Score& score, const Visible& visible, const Live& live) {
+                    const Score& score, const Visible& visible, const Live& live,
+                    const Sink& sink) {
   using S = AttentionWgmmaShape<Spec>;
   constexpr int n = Spec::block_n;
   auto& barriers = *at.barriers;
@@ -328,19 +329,20 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
     }
   }
   const int row = index * 64;
-  group.store_results(
+  group.template store_results<Sink>(
       out + (i64)(barriers.first_query + row) * Spec::out_stride + block.h * Spec::v_dim,
-      barriers.left - row);
+      barriers.left - row, sink(block.b, block.h));
 }
 
 }  // namespace attention_wgmma_detail
 
 /// batch() and rows() are read when the launches before this one have ended, or before that if
 /// Spec::early; rows() is a PaddedRows, a PackedRows or, if early, an EarlyPackedRows.
-template <class Spec, class Batch, class Rows, class Score, class Visible, class Live>
+template <class Spec, class Batch, class Rows, class Score, class Visible, class Live, class Sink>
 TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const TensorMap& k,
                              const TensorMap& v, const Batch& batch, const Rows& rows,
-                             const Score& score, const Visible& visible, const Live& live) {
+                             const Score& score, const Visible& visible, const Live& live,
+                             const Sink& sink) {
   using namespace attention_wgmma_detail;
   using S = AttentionWgmmaShape<Spec>;
   TFCC_DYNAMIC_SHARED(memory);
@@ -373,7 +375,7 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
   if (group >= groups) return;
   const Loader<Spec, Block> loader{at, q, k, v, block};
   const bool asks = sm90::uniform(threadIdx.x / kWarp) == 0;
-  attend(out, at, block, group, loader, asks, of_distances, score, visible, live);
+  attend(out, at, block, group, loader, asks, of_distances, score, visible, live, sink);
 }
 
 #endif

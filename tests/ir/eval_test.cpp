@@ -451,10 +451,10 @@ TEST(Eval, Rope) {
 double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& v, int64_t heads,
                     int64_t kv_heads, const std::function<double(double, int64_t, int64_t)>& score,
                     const std::function<bool(int64_t, int64_t)>& visible, int64_t i, int64_t h,
-                    int64_t d) {
+                    int64_t d, double sink = -INFINITY) {
   const int64_t width = q.dims[2] / heads, out_width = v.dims[2] / kv_heads,
                 g = h / (heads / kv_heads);
-  double total = 0, out = 0;
+  double total = std::exp(sink), out = 0;
   for (int64_t j = 0; j < k.dims[1]; ++j) {
     if (!visible(i, j)) continue;
     double dot = 0;
@@ -467,6 +467,34 @@ double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& 
     out += w * v.reals[static_cast<size_t>(j * v.dims[2] + g * out_width + d)];
   }
   return total == 0 ? 0 : out / total;
+}
+
+TEST(Eval, AttentionWithASinkOfEachHead) {
+  const std::string text = R"(graph @g(%q: f32[2,2,4], %k: f32[2,3,4], %s: f32[2,2]) {
+    %y = attention(%q, %k, %k, %s) {causal = true, heads = 2, key_padding = false, kv_heads = 2, score = (s,b,h,i,j) => s, sink = (b,h) => %s[b,h] * 2.0, visible = (b,h,i,j) => j <= i and 0 < i} : f32[2,2,4]
+    return y = %y
+  })";
+  const HostTensor q = reals({2, 2, 4}, {1, 2, -1, 3, 2, 0, 1, 1, -2, 1, 1, 0, 3, 1, 0, 2}),
+                   k = reals({2, 3, 4}, {1, 0, 2, 1, -1, 1, 1, 3, 2, 2, 1, 1,
+                                         1, 1, 1, 1, 2,  0, 1, 2, 1, 3, 0, 1});
+  const HostTensor y = run(text, {{"q", q}, {"k", k}, {"s", reals({2, 2}, {0.5, -1, 2, 0})}});
+  const auto score = [](double s, int64_t, int64_t) { return s; };
+  const auto visible = [](int64_t i, int64_t j) { return i == 1 && j <= 1; };
+  const double sinks[] = {1, -2, 4, 0};
+  for (int64_t b = 0; b < 2; ++b) {
+    const auto part = [&](const HostTensor& t, int64_t rows) {
+      const auto from = t.reals.begin() + b * rows * 4;
+      return reals({1, rows, 4}, std::vector<double>(from, from + rows * 4));
+    };
+    const HostTensor own_q = part(q, 2), own_k = part(k, 3);
+    for (int64_t c = 0; c < 4; ++c) {
+      EXPECT_EQ(y.reals[static_cast<size_t>(b * 8 + c)], 0);  // it sees no key
+      EXPECT_NEAR(y.reals[static_cast<size_t>(b * 8 + 4 + c)],
+                  attention_at(own_q, own_k, own_k, 2, 2, score, visible, 1, c / 2, c % 2,
+                               sinks[b * 2 + c / 2]),
+                  1e-12);
+    }
+  }
 }
 
 TEST(Eval, AttentionWithScoreMaskAndGroups) {

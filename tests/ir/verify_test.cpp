@@ -371,6 +371,10 @@ TEST(Verify, Attention) {
                           attributes("false", "false", "2", "2", "(s,b,h,i,j) => i", "none")));
   refused("A6",
           attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "(b,h,i,j) => 1")));
+  const std::string open = attributes("false", "false", "2", "2", plain, "none");
+  accepted(attention("%x, %x, %x, %k", open + ", sink = (b,h) => f32(%k[b,0] + h)"));
+  refused("A6", attention("%x, %x, %x", open + ", sink = (b,h) => h"));
+  refused("E4", attention("%x, %x, %x, %k", open + ", sink = (b,h) => f32(%k[b,h])"));
   refused("A7", attention("%x, %x, %x", attributes("true", "false", "2", "2", plain, "none")));
   refused("A7", attention("%x, %x, %x",
                           attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));

@@ -7,7 +7,7 @@
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
 GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition, and of each head alone; keys and
-values as products of a latent that is the past; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
+values as products of a latent that is the past; attention sinks; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import functools
 import json
@@ -36,7 +36,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False}
+         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False, "sinks": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -60,6 +60,12 @@ VARIANTS = {
     "experts_in_one_node": {"experts": 4, "node": True},
     "experts_of_a_list": {"experts": 4, "node": "list"},
     "experts_without_past": {"experts": 3, "past": False, "mask": False},
+    "sinks": {"sinks": "column"},
+    "sinks_and_window": {"sinks": "column", "window": 5, "positions": False},
+    "sinks_and_alibi": NO_ROTARY | {"sinks": "column", "alibi": "keys"},
+    "sinks_without_past": {"sinks": "column", "past": False},
+    "sinks_in_one_node": {"sinks": "node"},
+    "sinks_and_window_in_one_node": {"sinks": "node", "window": 5},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
@@ -107,6 +113,8 @@ def weights_of(v):
             for part in ("gate_proj", "up_proj"):
                 w.add(f"layers.{i}.mlp.{part}.weight", (INNER, hidden), 1 / np.sqrt(hidden))
             w.add(f"layers.{i}.mlp.down_proj.weight", (hidden, INNER), 1 / np.sqrt(INNER))
+        if v["sinks"]:
+            w.add(f"{attention}.sinks", (v["heads"],), 1.0)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             w.add(f"layers.{i}.{norm}.weight", (hidden,), 0.1, 1.0)
         for norm in ("q_norm", "k_norm"):
@@ -186,6 +194,8 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
         q, k = normalised(q, k)
     if angles:
         q, k = turn(s, v, q, *angles), turn(s, v, k, *angles)
+    if v["sinks"] == "node":
+        return o_proj(g, s, v, attention_in_one_node(g, s, v, layer, q, k, values, weights[name + ".sinks"]), batch, weights, name)
     if v["in_place"]:
         k, values = in_place(g, s, v, layer, k, values)
     elif v["past"]:
@@ -198,7 +208,36 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
     score = s("Mul", s("MatMul", q, s("Transpose", k, perm=[0, 1, 3, 2])), s.const(np.float32(HEAD ** -0.5), np.float32))
     if v["cap"]:
         score = s("Mul", s("Tanh", s("Div", score, s.const(v["cap"], np.float32))), s.const(v["cap"], np.float32))
-    return o_proj(g, s, v, s("MatMul", s("Softmax", s("Add", score, mask), axis=-1), values), batch, weights, name)
+    score = s("Add", score, mask)
+    if v["sinks"]:
+        return o_proj(g, s, v, s("MatMul", beside_sinks(g, s, v, score, name + ".sinks", weights), values), batch, weights, name)
+    return o_proj(g, s, v, s("MatMul", s("Softmax", score, axis=-1), values), batch, weights, name)
+
+
+def beside_sinks(g, s, v, score, name, weights):
+    """As gpt-oss has it: one more column, a number of each head, in a softmax of distances to the maximum."""
+    column = s("Reshape", g.weight(name, weights[name]), s.const([1, -1, 1, 1]), allowzero=0)
+    rows = s("Concat", s("Slice", s("Shape", score), s.const([0]), s.const([1])), s.const([v["heads"]]), s("Slice", s("Shape", score), s.const([2]), s.const([3])), s.const([1]), axis=0)
+    all_ = s("Concat", score, s("Expand", column, rows), axis=-1)
+    all_ = s("Sub", all_, s("ReduceMax", all_, axes=[-1], keepdims=1))
+    return s("Slice", s("Softmax", all_, axis=-1), s.const([0]), s.const([-1]), s.const([3]))
+
+
+def attention_in_one_node(g, s, v, layer, q, k, values, sinks):
+    """com.microsoft.GroupQueryAttention, whose queries and keys have turned already. [B,heads,S,HEAD]"""
+    def tokens(y, count):
+        return s("Reshape", s("Transpose", y, perm=[0, 2, 1, 3]), s.const([0, 0, count * HEAD]), allowzero=0)
+    lengths = s("Cast", s("Sub", s("ReduceSum", "attention_mask", s.const([1]), keepdims=0), s.const([1])), to=6)
+    total = s("Cast", s("Gather", s("Shape", "attention_mask"), s.const(1), axis=0), to=6)
+    past = [g.input(f"past_key_values.{layer}.{half}", np.float32, [BATCH, v["kv_heads"], PAST, HEAD]) for half in ("key", "value")]
+    node = g.unique(s.path, "GroupQueryAttention")
+    present = [f"present.{layer}.{half}" for half in ("key", "value")]
+    g.nodes.append(onnx.helper.make_node(
+        "GroupQueryAttention", [tokens(q, v["heads"]), tokens(k, v["kv_heads"]), tokens(values, v["kv_heads"]), *past, lengths, total, "", "", "", "", g.weight(node + ".sinks", sinks)],
+        [node + "_output_0", *present], name=node, domain="com.microsoft", num_heads=v["heads"], kv_num_heads=v["kv_heads"],
+        local_window_size=v["window"] or -1))
+    g.later_outputs += [(p, np.float32, [BATCH, v["kv_heads"], TOTAL, HEAD]) for p in present]
+    return s("Transpose", s("Reshape", node + "_output_0", s.const([0, 0, v["heads"], HEAD]), allowzero=0), perm=[0, 2, 1, 3])
 
 
 def norms_apart(g, s, x, heads, weights, name):

@@ -11,7 +11,7 @@ namespace {
 /// Builds one attention; q, k, v are inputs, or copies of them in the arena.
 struct Attention {
   int heads = 2, kv_heads = 2, d = 16, dv = 16;
-  std::string score = "s * 0.25", visible = "none", extra = "";
+  std::string score = "s * 0.25", sink = "", visible = "none", extra = "";
   bool causal = false, key_padding = false, arena = true, cross = false;
   int left = -1, right = -1;
   bool dead_infinite = false;  // keys and values where %mask is 0
@@ -38,8 +38,9 @@ std::string text_of(const Attention& a) {
   const std::string visible = a.visible == "none" ? "none" : "(b,h,i,j) => " + a.visible;
   const std::string call = fmt::format(
       "attention({}{}) {{causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = "
-      "(s,b,h,i,j) => {}, visible = {}{}{}}} : f32[B,S,{}]",
-      operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score, visible,
+      "(s,b,h,i,j) => {}, {}visible = {}{}{}}} : f32[B,S,{}]",
+      operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score,
+      a.sink.empty() ? "" : fmt::format("sink = (b,h) => {}, ", a.sink), visible,
       a.left < 0 ? "" : fmt::format(", window_left = {}", a.left),
       a.right < 0 ? "" : fmt::format(", window_right = {}", a.right), a.heads * a.dv);
   body += fmt::format("  %y = {}\n", call);
@@ -249,6 +250,51 @@ void add_warpgroups(std::vector<Case>& cases) {
   cases.push_back(make("wide_cross_distance", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
 }
 
+/// One more score in the sum of the weights: beside scores of a row without a key, far above and far
+/// below them, of every form.
+void add_sinks(std::vector<Case>& cases) {
+  const std::vector<int64_t> few = {1, 17, 33, 70};
+  Attention a;
+  a.sink = "f32(h) * 0.5 - 0.25";
+  cases.push_back(make("sink", a, lengths(few)));
+  a.sink = "%m[b,0] * 30.0", a.extra = ", %m, %mask";  // what exceeds all floats, too
+  a.visible = "%mask[b,j] == 1", a.key_padding = true;
+  cases.push_back(make("sink_padding", a, lengths(few)));
+  cases.push_back(make("sink_rare_keys", a, lengths({1, 64, 65, 129})));
+  cases.back().fills["mask"] = {-20, 1};
+  a.sink = "-100.0", a.extra = ", %mask";
+  cases.push_back(make("sink_no_visible_key", a, lengths(few)));
+  cases.back().fills["mask"] = {0, 0};
+  a = Attention{};
+  a.sink = "f32(h) - 1.0", a.score = "s * 0.25 + %m[b,j]", a.extra = ", %m";
+  cases.push_back(make("sink_score", a, lengths(few)));
+  a.d = a.dv = 256;
+  cases.push_back(make("sink_d256", a, lengths(few)));
+  for (int d : {64, 128}) {
+    Attention x;
+    x.d = x.dv = d, x.score = "s * 0.125", x.sink = "f32(h) * 2.0 - 1.0";
+    cases.push_back(make(fmt::format("wide_d{}_sink", d), x, lengths({64, 129, 330})));
+    x.visible = "j <= i and i <= j + 70", x.causal = true, x.left = 70, x.heads = 4;
+    cases.push_back(make(fmt::format("wide_d{}_sink_window", d), x, lengths({129, 330})));
+  }
+  const char* const steps =
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, sink = (b,h) => f32(h) - 1.5, visible = (b,h,i,j) => j <= i";
+  cases.push_back(make_paged("sink", steps, 0));
+  cases.push_back(make_paged("sink_spans", steps, 560, 64, 64, 8, 2));
+  cases.push_back(make_paged("sink_wide", steps, 100, 128, 128, 4, 1));
+  cases.push_back(make_paged("sink_widest", steps, 200, 256, 256, 4, 2));
+  cases.push_back(make_paged("sink_odd", steps, 70, 20, 12, 3, 3));
+  cases.push_back(make_paged(
+      "sink_window",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, sink = (b,h) => f32(h) - 1.5, visible = (b,h,i,j) => j <= i and i <= j + 70, window_left = 70",
+      1500, 64, 64, 8, 2));
+  cases.push_back(make_mixed("sink", steps, 300, 64, 8, 2));
+  const std::string open =
+      "causal = false, score = (s,b,h,i,j) => s * 0.25, sink = (b,h) => f32(h) - 0.5, visible = none";
+  cases.push_back(make_packed("sink", open));
+  cases.push_back(make_packed("wide_sink", open, "", 1, 64));
+}
+
 }  // namespace
 
 std::vector<Case> attention_cases() {
@@ -422,6 +468,7 @@ std::vector<Case> attention_cases() {
   cases.push_back(make_packed(
       "wide_d128_causal",
       "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 128));
+  add_sinks(cases);
   for (Case& x : cases) x.bf16 = x.name.find("wide") != std::string::npos;
   return cases;
 }

@@ -56,7 +56,7 @@ TFCC_KERNEL(attention_0) {
   attention<Spec>((f32*)a[3], (const f32*)a[0], (const f32*)a[1], (const f32*)a[2], n[0], n[1], n[2], Score{n, (const f32*)a[5]},
                   )" +
          (v.odd_keys ? "Odd{}" : "AllVisible{}") + ", " +
-         (v.padding ? "Live{n, (const i64*)a[4]}" : "AllLive{}") + R"(, begin, end);
+         (v.padding ? "Live{n, (const i64*)a[4]}" : "AllLive{}") + R"(, NoSink{}, begin, end);
 }
 )";
 }

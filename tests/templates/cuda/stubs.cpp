@@ -101,7 +101,7 @@ struct Spec {{
 }};
 static_assert(AttentionShape<Spec>::threads == {16} && AttentionShape<Spec>::shared_bytes == {17});
 TFCC_KERNEL(AttentionShape<Spec>::threads, kernel, const {2}* q, const {2}* k, const {2}* v, const i64* live, const b8* visible, const f32* bias, {2}* out) {{
-  attention<Spec>(out, {18}, n[0], n[1], n[2], {19}, {20}, {21});
+  attention<Spec>(out, {18}, n[0], n[1], n[2], {19}, {20}, {21}, NoSink{{}});
 }}
 )",
                      fmt::format("{:.9e}", scale),
