@@ -63,7 +63,7 @@ template <class Spec> struct AttentionWarp {
   TFCC_FN void take(const Spans& spans) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      softmax.sum[r] = spans[r].sum[0];
+      softmax.sum[r] = spans[r].sum[0], softmax.top[r] = spans[r].top;
 #pragma unroll
       for (int x = 0; x < 2 * v_tiles; ++x) o[x / 2][2 * r + x % 2] = spans[r].o[x];
     }
