@@ -108,10 +108,19 @@ struct MatmulAttrs {
 /// result[i.., j] = sum over k of x[i.., k] w[which(i..), j, k]: each row is multiplied by the matrix
 /// that it chooses, as the tokens of a mixture of experts are. Operands: x [.., k], whose leading dims
 /// are the first of the result's (rows along the others share a row of x), w [groups, n, k], then what
-/// which loads (slot = operand). Indices: the dims of the result but the last.
+/// which loads (slot = operand). Indices: the dims of the result but the last. With `weight` and
+/// `groups` element [g, j, k] of w is weight(g, j, k), of the type of x. What it loads are constants,
+/// which stand in the place of w.
 struct GroupedMatmulAttrs {
+  std::optional<int64_t> groups;
+  ExprRef weight = nullptr;
   ExprRef which = nullptr;
-  template <class V> void visit(V&& v) { v("which", which); }
+  template <class V> void visit(V&& v) {
+    OptionalExpr of_w{weight};
+    v("groups", groups);
+    v("weight", of_w);
+    v("which", which);
+  }
 };
 
 struct SoftmaxAttrs {

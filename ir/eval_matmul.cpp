@@ -75,20 +75,25 @@ void eval_product(OpRun& run, const HostTensor& second, std::vector<T> HostTenso
   }
 }
 
-/// The second factor of a product that has it as an expression; without dims where it is stored.
-HostTensor made_factor(OpRun& run) {
+/// A factor that is an expression, of the type of operand 0.
+HostTensor made_factor(OpRun& run, ExprRef weight, std::vector<int64_t> dims) {
   HostTensor b;
-  const auto& attrs = run.op.as<MatmulAttrs>();
-  if (!attrs.weight) return b;
-  const HostTensor& a = *run.operands[0];
-  const int64_t n = run.results[0].dims.back(), k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
-  b.dtype = a.dtype;
-  b.dims = attrs.trans_b ? std::vector{n, k} : std::vector{k, n};
-  b.reals.resize(static_cast<size_t>(n * k));
-  for_each_block(run, attrs.weight, b.dims, [&](int64_t first, size_t count, BlockResult block) {
+  b.dtype = run.operands[0]->dtype;
+  b.dims = std::move(dims);
+  b.reals.resize(static_cast<size_t>(b.element_count()));
+  for_each_block(run, weight, b.dims, [&](int64_t first, size_t count, BlockResult block) {
     std::copy_n(block.reals, count, b.reals.begin() + first);
   });
   return b;
+}
+
+/// The second factor of a product that has it as an expression; without dims where it is stored.
+HostTensor made_factor(OpRun& run) {
+  const auto& attrs = run.op.as<MatmulAttrs>();
+  if (!attrs.weight) return {};
+  const HostTensor& a = *run.operands[0];
+  const int64_t n = run.results[0].dims.back(), k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
+  return made_factor(run, attrs.weight, attrs.trans_b ? std::vector{n, k} : std::vector{k, n});
 }
 
 /// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they
@@ -210,23 +215,26 @@ void eval_matmul(OpRun& run) {
 }
 
 void eval_grouped_matmul(OpRun& run) {
-  const HostTensor &x = *run.operands[0], &w = *run.operands[1];
+  const auto& attrs = run.op.as<GroupedMatmulAttrs>();
+  const HostTensor& x = *run.operands[0];
   HostTensor& out = run.results[0];
+  HostTensor made;
+  if (attrs.weight)
+    made = made_factor(run, attrs.weight, {*attrs.groups, out.dims.back(), x.dims.back()});
+  const HostTensor& w = attrs.weight ? made : *run.operands[1];
   const std::vector<int64_t> rows(out.dims.begin(), out.dims.end() - 1);
   const auto n = static_cast<size_t>(w.dims[1]), k = static_cast<size_t>(w.dims[2]);
   const int64_t share = std::accumulate(rows.begin() + std::ssize(x.dims) - 1, rows.end(),
                                         int64_t{1}, std::multiplies<>());  // a row of x
-  for_each_block(run, run.op.as<GroupedMatmulAttrs>().which, rows,
-                 [&](int64_t first, size_t count, BlockResult block) {
-                   for (size_t i = 0; i < count; ++i) {
-                     const int64_t at = first + static_cast<int64_t>(i);
-                     const double* row = x.reals.data() + at / share * w.dims[2];
-                     const double* matrix = w.reals.data() + block.ints[i] * w.dims[1] * w.dims[2];
-                     double* y = out.reals.data() + at * w.dims[1];
-                     for (size_t j = 0; j < n; ++j)
-                       y[j] = std::inner_product(row, row + k, matrix + j * k, 0.0);
-                   }
-                 });
+  for_each_block(run, attrs.which, rows, [&](int64_t first, size_t count, BlockResult block) {
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t at = first + static_cast<int64_t>(i);
+      const double* row = x.reals.data() + at / share * w.dims[2];
+      const double* matrix = w.reals.data() + block.ints[i] * w.dims[1] * w.dims[2];
+      double* y = out.reals.data() + at * w.dims[1];
+      for (size_t j = 0; j < n; ++j) y[j] = std::inner_product(row, row + k, matrix + j * k, 0.0);
+    }
+  });
 }
 
 }  // namespace tfcc::ir

@@ -57,6 +57,21 @@ Type second_factor(const Graph& graph, const Op& product) {
              : graph.value(product.operands[1]).type;
 }
 
+Type computed_matrices(const Graph& graph, const Op& grouped, const Type& result) {
+  const Type& x = graph.value(grouped.operands[0]).type;
+  ExprPool& pool = graph.pool();
+  ExprRef k = x.dims.empty() ? pool.integer(0) : x.dims.back();
+  return {
+      x.dtype,
+      {pool.integer(grouped.as<GroupedMatmulAttrs>().groups.value_or(1)), result.dims.back(), k}};
+}
+
+Type matrices_type(const Graph& graph, const Op& grouped) {
+  return grouped.as<GroupedMatmulAttrs>().weight
+             ? computed_matrices(graph, grouped, graph.value(grouped.results[0]).type)
+             : graph.value(grouped.operands[1]).type;
+}
+
 std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,
                                     std::span<const ExprRef> lead, ExprRef row, ExprRef column) {
   const auto& dims = graph.value(factor).type.dims;

@@ -38,6 +38,12 @@ Type weight_type(const Graph& graph, const Op& product, const Type& result);
 /// The type of the second factor: that, or of operand 1.
 Type second_factor(const Graph& graph, const Op& product);
 
+/// The type of the matrices [groups, n, k] whose element `weight` of a grouped_matmul with this result
+/// is.
+Type computed_matrices(const Graph& graph, const Op& grouped, const Type& result);
+/// The type of its matrices: that, or of operand 1.
+Type matrices_type(const Graph& graph, const Op& grouped);
+
 /// The indices of the element of a factor at (row, column) of what is multiplied, where the leading
 /// dims of the result have the indices `lead`.
 std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,

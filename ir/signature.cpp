@@ -75,7 +75,11 @@ Result<Signature> signature(const Graph& graph, const Op& op, const std::vector<
     if (!matrices) return malformed("a product with a weight has no matrices");
     s.extents = weight_type(graph, op, results[0]).dims;
   } else if (op.kind == OpKind::matmul) s.params = params_of_matmul(graph, op, results[0], key);
-  if (op.kind == OpKind::grouped_matmul && !s.extents.empty()) s.extents.pop_back();
+  if (op.kind == OpKind::grouped_matmul && !s.extents.empty()) {
+    if (key == "weight" && !op.operands.empty())
+      s.extents = computed_matrices(graph, op, results[0]).dims;
+    else s.extents.pop_back();
+  }
   if (op.kind == OpKind::reduce) {
     const auto& more = op.as<ReduceAttrs>().extents;
     s.extents.insert(s.extents.end(), more.begin(), more.end());
@@ -111,7 +115,7 @@ size_t first_loaded(const Op& op) {
     case OpKind::linear_attention_step: return 7;
     case OpKind::matmul: return op.as<MatmulAttrs>().weight ? 1 : 2;
     case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
-    case OpKind::grouped_matmul: return 2;
+    case OpKind::grouped_matmul: return op.as<GroupedMatmulAttrs>().weight ? 1 : 2;
     default: return has_expressions(op) ? 0 : op.operands.size();
   }
 }

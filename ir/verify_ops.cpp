@@ -187,12 +187,15 @@ static void check_gate_of_matmul(Rules& r, ExprRef n) {
   check_expr(r.graph, r.op, "gate", attrs.gate, r.problems);
 }
 
-static void check_weight_of_matmul(Rules& r, const Type& b) {
-  ExprRef weight = r.op.as<MatmulAttrs>().weight;
-  const std::vector<ValueId> slots = loads_of(weight);
-  const bool constants = std::ranges::all_of(slots, [&](ValueId slot) {
+static bool loads_constants(const Rules& r, ExprRef weight) {
+  return std::ranges::all_of(loads_of(weight), [&](ValueId slot) {
     return slot.value < r.op.operands.size() && r.graph.is_constant(r.op.operands[slot.value]);
   });
+}
+
+static void check_weight_of_matmul(Rules& r, const Type& b) {
+  ExprRef weight = r.op.as<MatmulAttrs>().weight;
+  const bool constants = loads_constants(r, weight);
   const bool known = as_int(b.dims[0]) && as_int(b.dims[1]);
   r.require(is_float(b.dtype) && weight->type == scalar_of(b.dtype) && constants && known, "C11",
             "a weight is a real of the type of the first factor, over constants, of known dims");
@@ -333,18 +336,28 @@ bool keeps_shape(Rules& r, std::string_view label) {
 /// then what `which` loads. Where the result has more dims than `x`, rows along those share a row of
 /// `x`, as the experts of one token do: `y[b,s,u,j]` of `x[b,s,k]`.
 ///
+/// With `weight` and `groups` the matrices are not stored: element `[g, j, k]` of `w` is `weight(g, j,
+/// k)`, over constants that stand in its place, as the codes of quantised experts do.
+///
 /// - **M1** Two factors at least, one result, and `which`.
 /// - **M2** x, w and the result are real; x and w have one type, of at most 32 bits.
 /// - **M3** w is `[groups, n, k]`, of known numbers; x ends in k and the result in n.
 /// - **M4** The result has as many dims as x at least, and two. The dims of x but the last are the
 ///   first of the result.
 /// - **M5** `which` is a whole number of 0 to groups - 1: by proof, or because it is `bounded`.
+/// - **M6** A weight comes with `groups`, of 1 at least. It is a real of the type of `x`, and loads
+///   constants alone.
 void check_grouped_matmul(Rules r) {
   const auto& a = r.op.as<GroupedMatmulAttrs>();
   if (!r.require(r.op.operands.size() >= 2 && r.op.results.size() == 1 && a.which, "M1",
                  "has two factors, one result and a choice"))
     return;
-  const Type &x = r.in(0), &w = r.in(1), &y = r.out();
+  if (!r.require(a.groups.has_value() == (a.weight != nullptr) && a.groups.value_or(1) >= 1, "M6",
+                 "a weight comes with the number of matrices, which is positive"))
+    return;
+  const Type &x = r.in(0), &y = r.out();
+  if (!r.require(y.rank() >= 1, "M4", "the result has no rows")) return;
+  const Type w = matrices_type(r.graph, r.op);
   r.require(is_float(x.dtype) && is_float(y.dtype) && x.dtype == w.dtype && size_of(x.dtype) <= 4 &&
                 size_of(y.dtype) <= 4,
             "M2", "the factors have two types, or one that is not real");
@@ -361,6 +374,10 @@ void check_grouped_matmul(Rules r) {
   check_expr(r.graph, r.op, "which", a.which, r.problems);
   r.require(a.which->type == Scalar::i64 && prove_in(a.which, w.dims[0]), "M5",
             "the choice may be a matrix that is not there");
+  if (!a.weight) return;
+  r.require(a.weight->type == scalar_of(x.dtype) && loads_constants(r, a.weight), "M6",
+            "a weight is a real of the type of x, over constants");
+  check_expr(r.graph, r.op, "weight", a.weight, r.problems);
 }
 
 /// `y = exp(x - max x) / sum exp(x - max x)` over the last axis.

@@ -4,7 +4,8 @@
 //   before: %w = pointwise(@p, @s) {body = (i,j) => (f32(@p[i,j / 2] / 16) - 8.0) * @s[i,j / 32]} : f16[N,K]
 //           %y = matmul(%x, %w) {trans_b = true}
 //   after:  %y = matmul(%x, @s, @p) {trans_b = true, weight = (i,j) => (f32(@p[i,j / 2] / 16) - 8.0) * @s[i,j / 32]}
-// A weight by rows becomes one by columns; what it reads in its own place is turned with it. Requires: %w is read
+// So do the matrices of a grouped_matmul: {groups = 32, weight = (i,j,k) => .., which = ..}. A weight by rows becomes one by
+// columns; what it reads in its own place is turned with it. Requires: %w is read
 // by this product alone. Runs last: the passes before it look at products of stored matrices. What
 // no arm computes at once, code generation splits off again.
 #include <algorithm>
@@ -19,9 +20,9 @@ namespace {
 constexpr size_t kLargestWeight = 96;  // nodes
 
 // b is computed from constants, integers among them.
-bool is_dequantised(const Graph& g, ValueId b) {
+bool is_dequantised(const Graph& g, ValueId b, size_t rank) {
   const ir::Op* op = g.def(b);
-  if (!op || op->kind != OpKind::pointwise || g.value(b).type.rank() != 2) return false;
+  if (!op || op->kind != OpKind::pointwise || g.value(b).type.rank() != rank) return false;
   const auto is_stored = [&](ValueId v) { return g.is_constant(v); };
   const auto is_code = [&](ValueId v) { return is_integer(g.value(v).type.dtype); };
   return std::ranges::all_of(op->operands, is_stored) &&
@@ -46,35 +47,61 @@ ExprRef by_columns(Graph& g, ExprRef weight, const std::vector<ExprRef>& dims) {
   });
 }
 
+// The element of b, if products may read it where it is computed.
+ExprRef weight_of(Graph& g, OpId o, ValueId b, PassReport& report) {
+  ExprRef weight = ir::element_of(g, b, ir::indices_of(g, b));
+  const char* why = g.use_count(b) != 1 ? "the weight has another use"
+                    : ir::node_count(weight) > kLargestWeight
+                        ? "the weight is too large an expression"
+                        : nullptr;
+  if (!why) return weight;
+  report.misses.push_back({label(g, o), why});
+  return nullptr;
+}
+
+bool fuse_product(Graph& g, OpId o, PassReport& report) {
+  const ir::Op product = g.op(o);
+  const ValueId b = product.operands[1], y = product.results[0];
+  if (product.results.size() != 1 || !is_dequantised(g, b, 2)) return false;
+  ExprRef weight = weight_of(g, o, b, report);
+  if (!weight) return false;
+  auto attrs = product.as<ir::MatmulAttrs>();
+  if (!attrs.trans_b) {
+    weight = by_columns(g, weight, g.value(b).type.dims);
+    attrs.trans_b = true;
+  }
+  attrs.weight = weight;
+  ExprRef epilogue = ir::free_epilogue(g, o, ir::indices_of(g, y));
+  g.replace_uses(y, ir::add_matmul(g, product.operands[0], b, attrs, epilogue, g.value(y).type,
+                                   g.value(y).name, product.origin));
+  return true;
+}
+
+bool fuse_matrices(Graph& g, OpId o, PassReport& report) {
+  const ir::Op product = g.op(o);
+  auto attrs = product.as<ir::GroupedMatmulAttrs>();
+  const ValueId w = product.operands[1], y = product.results[0];
+  if (attrs.weight || !is_dequantised(g, w, 3)) return false;
+  ExprRef weight = weight_of(g, o, w, report);
+  if (!weight) return false;
+  std::vector<ValueId> operands{product.operands[0]};
+  const auto bodies =
+      ir::capture({weight, ir::free_expr(g, o, attrs.which, ir::indices_of(g, y))}, operands);
+  attrs.groups = *ir::as_int(g.value(w).type.dims[0]);
+  attrs.weight = bodies[0], attrs.which = bodies[1];
+  g.replace_uses(y, g.add(OpKind::grouped_matmul, operands, attrs, g.value(y).type, g.value(y).name,
+                          product.origin));
+  return true;
+}
+
 }  // namespace
 
 PassReport fuse_dequantize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (!ir::is_plain_product(graph.op(o))) continue;
-    const ir::Op product = graph.op(o);
-    const ValueId b = product.operands[1], y = product.results[0];
-    if (product.results.size() != 1 || !is_dequantised(graph, b)) continue;
-    const Indices at = ir::indices_of(graph, b);
-    ExprRef weight = ir::element_of(graph, b, at);
-    if (graph.use_count(b) != 1) {
-      report.misses.push_back({label(graph, o), "the weight has another use"});
-      continue;
-    }
-    if (ir::node_count(weight) > kLargestWeight) {
-      report.misses.push_back({label(graph, o), "the weight is too large an expression"});
-      continue;
-    }
-    auto attrs = product.as<ir::MatmulAttrs>();
-    if (!attrs.trans_b) {
-      weight = by_columns(graph, weight, graph.value(b).type.dims);
-      attrs.trans_b = true;
-    }
-    attrs.weight = weight;
-    ExprRef epilogue = ir::free_epilogue(graph, o, ir::indices_of(graph, y));
-    graph.replace_uses(y, ir::add_matmul(graph, product.operands[0], b, attrs, epilogue,
-                                         graph.value(y).type, graph.value(y).name, product.origin));
-    ++report.rewrites;
+    const ir::Op& op = graph.op(o);
+    if (ir::is_plain_product(op)) report.rewrites += fuse_product(graph, o, report);
+    if (op.kind == OpKind::grouped_matmul) report.rewrites += fuse_matrices(graph, o, report);
   }
   return report;
 }

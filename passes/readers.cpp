@@ -183,11 +183,14 @@ class Walk {
 
   void visit_grouped_matmul(OpId o, const Indices& at) {
     const ir::Op& op = g_.op(o);
-    const auto &x = dims(op.operands[0]), &w = dims(op.operands[1]);
+    const auto& x = dims(op.operands[0]);
     Indices row(at.begin(), at.begin() + std::ssize(x) - 1);
     row.push_back(many(x.back()));
     read(ir::load_of(g_, op.operands[0], row));
-    read(ir::load_of(g_, op.operands[1], {many(w[0]), at.back(), many(w[2])}));
+    if (!op.as<ir::GroupedMatmulAttrs>().weight) {
+      const auto& w = dims(op.operands[1]);
+      read(ir::load_of(g_, op.operands[1], {many(w[0]), at.back(), many(w[2])}));
+    }
     read(ir::free_expr(g_, o, op.as<ir::GroupedMatmulAttrs>().which, at));
   }
 

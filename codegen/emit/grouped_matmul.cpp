@@ -7,6 +7,7 @@
 
 #include "codegen/emit/emit.h"
 #include "codegen/matmul/matmul.h"
+#include "ir/matmul.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -22,27 +23,66 @@ uint32_t row_bytes(int block_m, int threads, int64_t groups) {
 constexpr int kMostBlockM = 128, kMostThreads = 256;
 constexpr int64_t kMostGroups = 4096;
 
+// How the kernel has the matrices.
+struct Matrices {
+  std::string object;
+  std::string coding;  // in the name of the kernel
+  int64_t bytes = 0;   // of constants, of each matrix
+};
+
+// Whether tiles hold whole chunks of codes, which a row of a step has one behind the other.
+bool takes_codes(const EmitContext& c, const ir::Op& op, const PackedFactor& packed,
+                 const OrderedTiles& tiles) {
+  const bool one_part = size_of(c.type(op.operands[0]).dtype) == 2;
+  return !c.cuda() || (one_part && tiles.block_k % packed.chunk == 0);
+}
+
+// As they are stored, or computed where a tile reads them: from codes of which a thread has a chunk at
+// a time, or one by one.
+Matrices add_matrices(Stub& stub, const EmitContext& c, const ir::Op& op,
+                      const OrderedTiles& tiles) {
+  const ir::Type w = ir::matrices_type(c.graph, op);
+  const int64_t values = *c.known(w.dims[1]) * *c.known(w.dims[2]);
+  ExprRef weight = op.as<ir::GroupedMatmulAttrs>().weight;
+  if (!weight) {
+    const ValueId stored = op.operands[1];
+    return {fmt::format("StoredMatrices{{{}}}", stub.in(stored)), "",
+            c.graph.is_constant(stored) ? values * static_cast<int64_t>(size_of(w.dtype)) : 0};
+  }
+  const auto packed = packed_matrices(c.graph, op);
+  if (packed && takes_codes(c, op, *packed, tiles)) {
+    add_weight(stub, *packed);
+    if (c.cuda()) stub.field("ahead", static_cast<int64_t>(tiles.ahead));
+    return {fmt::format("CodedMatrices<Spec, Weight>{{{}, {}}}", stub.in(op.operands[packed->slot]),
+                        stub.object("Weight")),
+            fmt::format("_of_{}_bits", 8 / packed->per), values / packed->per};
+  }
+  stub.functor("Weight", "idx i0, idx i1, idx i2", weight, ir::scalar_of(w.dtype));
+  return {fmt::format("ComputedMatrices<Weight>{{{}}}", stub.object("Weight")), "_computed", 0};
+}
+
 }  // namespace
 
 OrderedTiles grouped_tiles(const Graph& graph, OpId o, const TargetClass& target,
                            int64_t most_tokens) {
   const ir::Op& op = graph.op(o);
-  const ir::Type &w = graph.value(op.operands[1]).type, &y = graph.value(op.results[0]).type;
+  const ir::Type w = ir::matrices_type(graph, op), &y = graph.value(op.results[0]).type;
   ExprRef rows = graph.pool().integer(1);
   for (size_t d = 0; d + 1 < y.rank(); ++d) rows = ir::mul(rows, y.dims[d]);
   const int64_t groups = *ir::as_int(w.dims[0]);
   std::optional<int64_t> each = largest_rows(graph, rows, most_tokens);
   if (each) each = (*each + groups - 1) / groups;
   return grouped_tiles(w.dtype, each, *ir::as_int(w.dims[2]),
+                       packed_matrices(graph, op).has_value(),
                        target.shared_bytes - row_bytes(kMostBlockM, kMostThreads, groups));
 }
 
 Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
-  const ValueId x = op.operands[0], w = op.operands[1], y = op.results[0];
+  const ValueId x = op.operands[0], y = op.results[0];
+  const ir::Type w = ir::matrices_type(c.graph, op);
   ExprRef rows = c.rows(y);
-  const int64_t groups = *c.known(c.dims(w)[0]), n = *c.known(c.dims(w)[1]),
-                k = *c.known(c.dims(w)[2]);
+  const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
   if (n == 0 || k == 0) return c.unsupported(o, "its matrices are empty");
   if (!c.cuda() && (c.type(x).dtype != DType::f32 || c.type(y).dtype != DType::f32))
     return c.unsupported(o, "the CPU multiplies f32 alone");
@@ -56,42 +96,44 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
                    ir::reshape_indices(c.pool(), {c.pool().index(0, rows)}, {rows}, of_rows)),
                Scalar::i64);
   stub.field("groups", groups);
-  std::vector<std::string> arguments{stub.out(), stub.in(x), stub.in(w), stub.size(rows),
-                                     stub.size(c.dims(w)[1])};
+  if (c.cuda()) stub.type("T", c.type(x).dtype);
+  const OrderedTiles tiles =
+      c.cuda() ? grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens) : OrderedTiles{};
+  const Matrices matrices = add_matrices(stub, c, op, tiles);
+  std::vector<std::string> arguments{stub.out(), stub.in(x), matrices.object, stub.size(rows),
+                                     stub.size(w.dims[1])};
   LaunchSize size;
   ExprRef slots = ir::min(rows, c.integer(groups));
   if (c.cuda()) {
     if (groups > kMostGroups) return c.unsupported(o, "it has more than 4096 matrices");
-    const OrderedTiles tiles = grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens);
     size.threads = static_cast<uint32_t>(tiles.threads);
     size.shared_bytes = ordered_shared_bytes(c.type(x).dtype, tiles) +
                         row_bytes(tiles.tile.block_m, tiles.threads, groups);
-    size.grid = {ir::mul(slots, c.ceil_div(c.dims(w)[1], tiles.tile.block_n))};
-    stub.type("T", c.type(x).dtype);
+    size.grid = {ir::mul(slots, c.ceil_div(w.dims[1], tiles.tile.block_n))};
     stub.type("Out", c.type(y).dtype);
     stub.field("gated", false);
     stub.field("early", false);
     // A caller may have misaligned what is its own.
-    add_ordered_fields(stub, c, c.type(x).dtype,
-                       c.any_of_callers({x, w}) ? static_cast<int64_t>(size_of(c.type(x).dtype))
-                                                : copied_bytes(c.type(x).dtype, k),
-                       tiles);
+    const bool callers = c.any_of_callers({x, op.operands[1]});
+    add_ordered_fields(
+        stub, c, c.type(x).dtype,
+        callers ? static_cast<int64_t>(size_of(c.type(x).dtype)) : copied_bytes(c.type(x).dtype, k),
+        tiles);
     stub.require(fmt::format("GroupedMatmulShape<Spec>::shared_bytes == {}", size.shared_bytes),
                  "the plan has another size");
-    arguments.push_back(stub.size(c.dims(w)[2]));
+    arguments.push_back(stub.size(w.dims[2]));
   } else {
     stub.field("k", k);
-    size.work = ir::mul(slots, c.ceil_div(c.dims(w)[1], kBlockColumns));
+    size.work = ir::mul(slots, c.ceil_div(w.dims[1], kBlockColumns));
     size.grain = static_cast<uint32_t>(
         std::max<int64_t>(1, kItemFlops / (2 * std::min(n, kBlockColumns) * k)));
   }
   arguments.insert(arguments.end(), {stub.size(share), stub.object("Which")});
   stub.call(std::move(arguments), {});
-  KernelLaunch launch{fmt::format("grouped_matmul__{}_{}x{}x{}", c.storage(x), groups, n, k),
-                      std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), rows)};
-  if (c.graph.is_constant(w))
-    launch.of_constants =
-        ir::mul(slots, c.integer(n * k * static_cast<int64_t>(size_of(c.type(w).dtype))));
+  KernelLaunch launch{
+      fmt::format("grouped_matmul__{}_{}x{}x{}{}", c.storage(x), groups, n, k, matrices.coding),
+      std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), rows)};
+  if (matrices.bytes) launch.of_constants = ir::mul(slots, c.integer(matrices.bytes));
   return Emission::of(std::move(launch));
 }
 

@@ -224,7 +224,7 @@ OrderedTiles ordered_tiles(const MatmulDesc& x, const TargetClass& target) {
 
 }  // namespace
 
-OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k,
+OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k, bool coded,
                            uint32_t shared_bytes) {
   // Few rows wait for their matrices, of which long rows make few blocks; many for products. Measured:
   // docs/performance.md.
@@ -234,12 +234,19 @@ OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k,
       {kSomeRowsEach, {{32, 128, 1, 4}, {}, 256, 64, 4}},
       {kAnyRows, {{128, 128, 4, 4}, {}, 256, 64, 3}},
   };
-  std::span<const RowsAndTiles> all = kTilesOf16Bits;
+  // A step of codes is a quarter of its bytes or less, so that more of them are on their way.
+  static const RowsAndTiles kTilesOfCodes[] = {
+      {kStreamRows, {{16, 32, 1, 2}, {}, 128, 128, 3, 0, 6}},
+      {kSomeRowsEach, {{32, 128, 1, 4}, {}, 256, 64, 4, 0, 4}},
+      {kAnyRows, {{64, 128, 2, 4}, {}, 256, 64, 3, 0, 2}},
+  };
+  std::span<const RowsAndTiles> all = coded ? kTilesOfCodes : kTilesOf16Bits;
   if (type == DType::f32) all = kOrderedTiles;
   OrderedTiles tiles = std::ranges::find_if(all, [&](const RowsAndTiles& t) {
                          return rows.value_or(kAnyRows) <= t.most_rows;
                        })->tiles;
-  if (type != DType::f32 && rows && *rows <= kStreamRows && k >= kLongSum) tiles = kLongRows;
+  if (type != DType::f32 && rows && *rows <= kStreamRows && k >= kLongSum && !coded)
+    tiles = kLongRows;
   while (tiles.stages > 2 && ordered_shared_bytes(type, tiles) > shared_bytes) --tiles.stages;
   return tiles;
 }

@@ -45,6 +45,10 @@ inline constexpr size_t kMostShared = 4;
 /// The weight of this product, if it is an expression and of that form, and k is whole chunks.
 std::optional<PackedFactor> packed_factor(const Graph& graph, const ir::Op& product);
 
+/// The same of the matrices of a grouped_matmul, whose columns are those of all matrices, one matrix
+/// behind the other.
+std::optional<PackedFactor> packed_matrices(const Graph& graph, const ir::Op& grouped);
+
 /// A weight of another type of reals than the sum's: an element of an operand [k, n] or [n, k].
 struct NarrowFactor {
   size_t slot = 0;
@@ -167,7 +171,8 @@ struct OrderedTile {
 struct OrderedTiles {
   OrderedTile tile, large;  // large: where it fills the multiprocessors; of 0 rows: there is none
   int threads = 0, block_k = 0, stages = 0;
-  int tf32 = 0;  // f32 on tensor cores: products there for each of f32
+  int tf32 = 0;   // f32 on tensor cores: products there for each of f32
+  int ahead = 0;  // of codes: steps that a thread asks for them before it needs them
   bool operator==(const OrderedTiles&) const = default;
 };
 
@@ -226,8 +231,8 @@ int64_t copied_bytes(DType type, int64_t k);
 /// for at most so many tokens (0: any); nothing if there is no bound.
 std::optional<int64_t> largest_rows(const Graph& graph, ExprRef rows, int64_t most_tokens);
 /// Tiles of a grouped_matmul of `rows` rows of k a matrix, if that is known, whose ring fits so many
-/// bytes.
-OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k,
+/// bytes. `coded`: matrices are computed from codes.
+OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k, bool coded,
                            uint32_t shared_bytes);
 /// Those of an op in a form for at most so many tokens.
 OrderedTiles grouped_tiles(const Graph& graph, OpId grouped_matmul, const TargetClass& target,

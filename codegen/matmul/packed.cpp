@@ -26,12 +26,16 @@ namespace {
 constexpr int64_t kCodes = 256;
 enum Place : int64_t { kColumn, kChunk, kInChunk, kCode };
 
-// Values in one element of `stored`, whose matrix has n rows by k: [n, k / per] of bytes.
-std::optional<int64_t> values_in(const ir::Type& stored, int64_t n, int64_t k) {
+// Values in one element of `stored`, whose matrix has these dims, the last of them k: [.., k / per]
+// of bytes.
+std::optional<int64_t> values_in(const ir::Type& stored, const std::vector<ExprRef>& dims) {
   if (stored.dtype != DType::u8 && stored.dtype != DType::i8) return std::nullopt;
-  if (stored.rank() != 2 || !ir::is_int(stored.dims[0], n)) return std::nullopt;
+  if (stored.rank() != dims.size() ||
+      !std::equal(dims.begin(), dims.end() - 1, stored.dims.begin()))
+    return std::nullopt;
+  const int64_t k = *ir::as_int(dims.back());
   for (int64_t per : {1, 2, 4}) {
-    if (k % per == 0 && ir::is_int(stored.dims[1], k / per)) return per;
+    if (k % per == 0 && ir::is_int(stored.dims.back(), k / per)) return per;
   }
   return std::nullopt;
 }
@@ -118,11 +122,12 @@ bool is_finite(ExprRef e) {
 }
 
 // Are codes read anywhere but as the value at hand, or is a shared part made of others?
-bool reads_elsewhere(const ir::Op& product, ValueId slot, const PackedFactor& packed) {
+bool reads_elsewhere(const ir::Op& product, ExprRef weight, ValueId slot,
+                     const PackedFactor& packed) {
   std::vector<ExprRef> others = packed.shared;
-  const auto& attrs = product.as<ir::MatmulAttrs>();
-  for (ExprRef e : {attrs.epilogue, attrs.scaled})
-    if (e) others.push_back(e);
+  ir::Op op = product;
+  for (ExprRef* e : ir::expressions_of(op))
+    if (*e != weight) others.push_back(*e);
   bool found = false;
   for (ExprRef e : others) {
     for (ValueId v : ir::loads_of(e))
@@ -133,28 +138,30 @@ bool reads_elsewhere(const ir::Op& product, ValueId slot, const PackedFactor& pa
   return found;
 }
 
-}  // namespace
-
-std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product) {
-  const auto& attrs = product.as<ir::MatmulAttrs>();
-  const ir::Type b = ir::second_factor(g, product);
-  if (!attrs.weight || !attrs.trans_b) return std::nullopt;
-  const int64_t n = *ir::as_int(b.dims[0]), k = *ir::as_int(b.dims[1]);
-  for (ValueId slot : ir::loads_of(attrs.weight)) {
+// A weight of these dims, the last of them k. The others are one, the column, of which they are
+// digits.
+std::optional<PackedFactor> packed_weight(const Graph& g, const ir::Op& product, ExprRef weight,
+                                          const std::vector<ExprRef>& dims) {
+  ir::ExprPool& pool = g.pool();
+  const std::vector<ExprRef> rows(dims.begin(), dims.end() - 1);
+  const int64_t k = *ir::as_int(dims.back()), n = *ir::as_int(ir::element_count(pool, rows));
+  for (ValueId slot : ir::loads_of(weight)) {
     const ir::Type& stored = g.value(product.operands[slot.value]).type;
-    const auto per = values_in(stored, n, k);
+    const auto per = values_in(stored, dims);
     if (!per) continue;
-    ir::ExprPool& pool = g.pool();
     const auto index = [&](Place p, int64_t extent) { return pool.index(p, pool.integer(extent)); };
-    PackedFactor packed{slot.value, stored.dtype, *per, kPackedBytes * *per};
+    PackedFactor packed{slot.value, stored.dtype, *per, kPackedBytes * *per, {}};
     if (k % packed.chunk != 0) continue;
     ExprRef column = index(kColumn, n), place = index(kInChunk, packed.chunk),
             at = ir::add(ir::mul(index(kChunk, k / packed.chunk), pool.integer(packed.chunk)),
                          place),
             code = index(kCode, kCodes);
     if (stored.dtype == DType::i8) code = ir::sub(code, pool.integer(kCodes / 2));
-    const std::vector<ExprRef> own{column, ir::div(at, pool.integer(*per))};
-    ExprRef e = ir::substitute_indices(attrs.weight, {column, at});
+    std::vector<ExprRef> own = ir::reshape_indices(pool, {column}, {pool.integer(n)}, rows),
+                         whole = own;
+    whole.push_back(at);
+    own.push_back(ir::div(at, pool.integer(*per)));
+    ExprRef e = ir::substitute_indices(weight, whole);
     e = ir::rewrite(e, [&](ExprRef x) -> ExprRef {
       const bool it = x->kind == ir::ExprKind::load && x->value == slot.value && x->args == own;
       return it ? code : nullptr;
@@ -162,12 +169,27 @@ std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product)
     packed.value = share(e, packed.shared);
     const auto stays = [&](Place p) { return ir::uses_index(packed.value, p); };
     if (packed.value->has_load || stays(kColumn) || stays(kChunk)) continue;
-    if (packed.shared.size() > kMostShared || reads_elsewhere(product, slot, packed)) continue;
+    if (packed.shared.size() > kMostShared || reads_elsewhere(product, weight, slot, packed))
+      continue;
     packed.finite = is_finite(packed.value);
     find_digits(g, product, packed);
     return packed;
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product) {
+  const auto& attrs = product.as<ir::MatmulAttrs>();
+  if (!attrs.weight || !attrs.trans_b) return std::nullopt;
+  return packed_weight(g, product, attrs.weight, ir::second_factor(g, product).dims);
+}
+
+std::optional<PackedFactor> packed_matrices(const Graph& g, const ir::Op& grouped) {
+  ExprRef weight = grouped.as<ir::GroupedMatmulAttrs>().weight;
+  if (!weight) return std::nullopt;
+  return packed_weight(g, grouped, weight, ir::matrices_type(g, grouped).dims);
 }
 
 int64_t PackedFactor::shared_bytes() const {

@@ -7,7 +7,10 @@
 // matrix. Where there are fewer rows than matrices that is the matrix of row number `slot`, unless a row before
 // it chose the same. kRows rows times kColumns columns are summed in registers, a lane for every kLanes-th p;
 // the sum of a row does not depend on the rows and columns around it.
-// Spec: groups, k. Bound: few rows: the bytes of the matrices that are chosen; many: multiply-adds.
+// w is StoredMatrices, or is computed, kColumns columns of a matrix at a time: CodedMatrices from bytes of
+// codes, as weights of matmul_panel are, ComputedMatrices by a functor of matrix, column and p.
+// Spec: groups, k; of codes also Code, per_code. Bound: few rows: the bytes of the matrices that are
+// chosen, of codes what turns them into values; many: multiply-adds.
 #pragma once
 
 #include "expr.h"
@@ -65,10 +68,69 @@ TFCC_FN void all_columns(f32* const* out, const f32* const* x, const f32* w, idx
   }
 }
 
+/// By the rows from `first` on that chose the matrix, `wide` columns from column j on, whose rows are
+/// `w`.
+template <class Spec, class Which>
+TFCC_FN void multiply(f32* out, const f32* x, const f32* w, idx first, idx rows, idx columns, idx j,
+                      idx wide, idx share, i64 group, const Which& which) {
+  f32* to[kRows];
+  const f32* from[kRows];
+  int count = 0;
+  for (idx i = first; i < rows; ++i) {
+    if (which(i) != group) continue;
+    to[count] = out + i * columns + j;
+    from[count] = x + i / share * (i64)Spec::k;
+    if (++count < kRows) continue;
+    all_columns<Spec, kRows>(to, from, w, wide);
+    count = 0;
+  }
+  for (int r = 0; r < count; ++r) all_columns<Spec, 1>(to + r, from + r, w, wide);
+}
+
 }  // namespace grouped_matmul_detail
 
-template <class Spec, class Which>
-TFCC_FN void grouped_matmul(f32* __restrict out, const f32* __restrict x, const f32* __restrict w,
+/// Matrices of values.
+struct StoredMatrices {
+  static constexpr bool stored = true;
+  const f32* values;
+};
+
+/// Of codes, bytes [groups, columns, k / per_code]: weight.value(..) of each value in a code. All but
+/// the code is shared by `chunk` neighbours along k, of a column counted through all matrices
+/// (codegen/matmul/matmul.h).
+template <class Spec, class Weight> struct CodedMatrices {
+  static constexpr bool stored = false;
+  const typename Spec::Code* codes;
+  Weight weight;
+
+  static TFCC_FN int code(u8 c) { return c; }
+  static TFCC_FN int code(i8 c) { return c + 128; }
+  template <int k> TFCC_FN void compute(f32* to, i64 group, idx columns, idx j) const {
+    constexpr int bytes = 16, per = Spec::per_code, chunk = bytes * per;
+    const idx column = (idx)group * columns + j;
+    const auto* from = codes + column * (i64)(k / per);
+    for (int c = 0; c < k / chunk; ++c, from += bytes, to += chunk) {
+      const auto shared = weight.shared(column, c);
+      for (int byte = 0; byte < bytes; ++byte) {
+        for (int v = 0; v < per; ++v)
+          to[byte * per + v] = weight.value(shared, byte * per + v, code(from[byte]));
+      }
+    }
+  }
+};
+
+/// Of whatever weight(group, column, p) is.
+template <class Weight> struct ComputedMatrices {
+  static constexpr bool stored = false;
+  Weight weight;
+
+  template <int k> TFCC_FN void compute(f32* to, i64 group, idx, idx j) const {
+    for (int p = 0; p < k; ++p) to[p] = weight((idx)group, j, p);
+  }
+};
+
+template <class Spec, class Matrices, class Which>
+TFCC_FN void grouped_matmul(f32* __restrict out, const f32* __restrict x, const Matrices& w,
                             idx rows, idx columns, idx share, const Which& which, i64 begin,
                             i64 end) {
   using namespace grouped_matmul_detail;
@@ -83,18 +145,17 @@ TFCC_FN void grouped_matmul(f32* __restrict out, const f32* __restrict x, const 
       while (first < slot && which(first) != group) ++first;
       if (first < slot) continue;
     }
-    const f32* const matrix = w + (group * columns + j) * (i64)Spec::k;
-    f32* to[kRows];
-    const f32* from[kRows];
-    int count = 0;
-    for (idx i = first; i < rows; ++i) {
-      if (which(i) != group) continue;
-      to[count] = out + i * columns + j;
-      from[count] = x + i / share * (i64)Spec::k;
-      if (++count < kRows) continue;
-      all_columns<Spec, kRows>(to, from, matrix, wide);
-      count = 0;
+    if constexpr (Matrices::stored) {
+      multiply<Spec>(out, x, w.values + (group * columns + j) * (i64)Spec::k, first, rows, columns,
+                     j, wide, share, group, which);
+    } else {
+      alignas(64) f32 values[kColumns * Spec::k];
+      for (idx c = 0; c < wide; c += kColumns) {
+        const idx count = imin(kColumns, wide - c);
+        for (idx e = 0; e < count; ++e)
+          w.template compute<Spec::k>(values + e * (i64)Spec::k, group, columns, j + c + e);
+        multiply<Spec>(out, x, values, first, rows, columns, j + c, count, share, group, which);
+      }
     }
-    for (int r = 0; r < count; ++r) all_columns<Spec, 1>(to + r, from + r, matrix, wide);
   }
 }

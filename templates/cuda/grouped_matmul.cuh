@@ -9,13 +9,19 @@
 // block_m at a time, in order. Where there are fewer rows than matrices the block's matrix is that of
 // row number `slot`, unless a row before it chose the same; so blocks are no more than rows.
 //
-// Spec: as of matmul_ordered, without a gate or a large tile; groups. which(i), of 0 to groups - 1,
-// may be asked for any row, many times.
+// w is StoredMatrices, or is computed while the products of the step before are made: CodedMatrices from
+// codes, 16 bytes of them by a thread, asked for `ahead` steps before, or ComputedMatrices, by one call
+// for each value.
+//
+// Spec: as of matmul_ordered, without a gate or a large tile; groups; of codes ahead, and
+// per_code, Code, shared_size and digits as of matmul_stream; block_k is a multiple of 16 per_code then. which(i), of 0 to
+// groups - 1, may be asked for any row, many times.
 // Block: threads. Grid: min(rows, groups) * ceil(columns, block_n). Shared:
 // GroupedMatmulShape<Spec>::shared_bytes.
 // Bound: few rows: the bytes of the matrices that are chosen. Many: as matmul_ordered. Measured on an H200 in
 // f16: eight of 128 matrices of 1536 x 2048 at 69% of 4.23 TB/s, two of eight of 28672 x 4096 at 82%.
 #pragma once
+#include "cuda/codes.cuh"
 #include "cuda/matmul_ordered.cuh"
 
 namespace grouped_matmul_detail {
@@ -98,10 +104,112 @@ template <class Spec> struct GroupedMatmulShape {
       MatmulOrderedShape<Spec>::shared_bytes + (int)sizeof(grouped_matmul_detail::Rows<Spec>);
 };
 
-template <class Spec, class Which>
-TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x,
-                            const typename Spec::T* w, idx rows, idx columns, idx k, idx share,
-                            const Which& which) {
+/// Matrices of values.
+template <class T> struct StoredMatrices {
+  const T* values;
+  template <class Spec> TFCC_FN const T* of(i64 group, idx columns, idx k) const {
+    return values + group * (i64)columns * k;
+  }
+};
+template <class T> StoredMatrices(const T*) -> StoredMatrices<T>;
+
+/// Of codes, bytes [groups, columns, k / per_code]: weight.value(..) of each value in a code. All but
+/// the code is shared by `chunk` neighbours along k, of a column counted through all matrices
+/// (codegen/matmul/matmul.h).
+template <class Spec, class Weight> struct CodedMatrices {
+  const typename Spec::Code* codes;
+  Weight weight;
+
+  struct Matrix {
+    static constexpr bool computed = true;
+    static constexpr int ahead = Spec::ahead;
+    static constexpr int per = Spec::per_code, chunk = 16 * per, of_row = Spec::block_k / chunk,
+                         all = Spec::block_n * of_row, each = ceil_div(all, Spec::threads);
+    static_assert(Spec::block_k % chunk == 0 && Spec::parts == 1, "block_k: whole chunks of a row");
+    const typename Spec::Code* codes;  // of its first column
+    const Weight& weight;
+    idx before, columns, k;  // before: columns of the matrices before it
+
+    /// What a thread has of a step: asked for before, and what is converted as soon as it is loaded.
+    struct Pieces {
+      uint4 codes[each];
+    };
+    struct Shares {
+      typename Weight::Shared of[each];
+    };
+    /// Calls f(i, row of the tile, chunk of the row) for the pieces of this thread that are there.
+    template <class F> TFCC_FN void for_each(idx first_n, int step, const F& f) const {
+#pragma unroll
+      for (int i = 0; i < each; ++i) {
+        const int id = i * Spec::threads + (int)threadIdx.x, row = id / of_row, c = id % of_row;
+        if (all % Spec::threads != 0 && id >= all) break;
+        if (first_n + row < columns && (step * of_row + c) * chunk < k) f(i, row, c);
+      }
+    }
+    TFCC_FN void ask(Pieces& pieces, idx first_n, int step) const {
+      for_each(first_n, step, [&](int i, int row, int c) {
+        const idx at = step * of_row + c;
+        pieces.codes[i] =
+            *(const uint4*)(codes + (i64)(first_n + row) * (k / per) + at * (chunk / per));
+      });
+    }
+    /// Without a branch, so that loads of several steps are on their way together; of what is not
+    /// there something that is.
+    TFCC_FN void share(Shares& shares, idx first_n, int step) const {
+#pragma unroll
+      for (int i = 0; i < each; ++i) {
+        const int id = i * Spec::threads + (int)threadIdx.x, row = id / of_row, c = id % of_row;
+        shares.of[i] = weight.shared(before + imin(first_n + row, columns - 1),
+                                     imin((idx)(step * of_row + c), k / chunk - 1));
+      }
+    }
+    TFCC_FN void compute(const Pieces& pieces, const Shares& shares, unsigned char* tile, int pitch,
+                         idx first_n, int step, idx) const {
+      for_each(first_n, step, [&](int i, int row, int c) {
+        store_values<Spec>(pieces.codes[i], shares.of[i], weight,
+                           [&](int v) { return tile + row * pitch + (c * chunk + v) * 2; });
+      });
+    }
+  };
+  template <class S> TFCC_FN Matrix of(i64 group, idx columns, idx k) const {
+    static_assert(kSame<S, Spec>, "of the same kernel");
+    return {codes + group * (i64)columns * (k / Spec::per_code), weight, (idx)group * columns,
+            columns, k};
+  }
+};
+
+/// Of whatever weight(group, column, p) is.
+template <class Weight> struct ComputedMatrices {
+  Weight weight;
+  template <class Spec> struct Matrix {
+    static constexpr bool computed = true;
+    static constexpr int ahead = 1;
+    const Weight& weight;
+    idx group, columns, k;
+    struct Pieces {};
+    struct Shares {};
+    TFCC_FN void ask(Pieces&, idx, int) const {}
+    TFCC_FN void share(Shares&, idx, int) const {}
+    TFCC_FN void compute(const Pieces&, const Shares&, unsigned char* tile, int pitch, idx first_n,
+                         int step, idx part_k) const {
+      constexpr int all = Spec::parts * Spec::block_n * Spec::block_k;
+      for (int id = threadIdx.x; id < all; id += Spec::threads) {
+        const int row = id / Spec::block_k, c = id % Spec::block_k, j = row % Spec::block_n;
+        const idx p = row / Spec::block_n * part_k + step * Spec::block_k + c;
+        if (first_n + j >= columns) continue;
+        store((typename Spec::T*)(tile + row * pitch), c,
+              p < k ? weight(group, first_n + j, p) : 0.0f);
+      }
+    }
+  };
+  template <class Spec> TFCC_FN Matrix<Spec> of(i64 group, idx columns, idx k) const {
+    return {weight, (idx)group, columns, k};
+  }
+};
+
+template <class Spec, class Matrices, class Which>
+TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x, const Matrices& w,
+                            idx rows, idx columns, idx k, idx share, const Which& which) {
   using namespace grouped_matmul_detail;
   TFCC_DYNAMIC_SHARED(ring);
   Rows<Spec>& chosen = *(Rows<Spec>*)(ring + MatmulOrderedShape<Spec>::shared_bytes);
@@ -120,7 +228,7 @@ TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x,
     if (__syncthreads_or(earlier)) return;
     choosers.first = slot;
   }
-  const typename Spec::T* const matrix = w + choosers.group * (i64)columns * k;
+  const auto matrix = w.template of<Spec>(choosers.group, columns, k);
   // Of few rows there is one at least, which need not be known when the matrix is asked for.
   int now = choosers.few ? 0 : choosers.fill();
   while (now > 0 || choosers.few) {

@@ -55,6 +55,18 @@ struct SameRows {
   TFCC_FN idx of_out(idx i) const { return i; }
 };
 
+/// A b that is stored: its rows are copied past the registers.
+template <class T> struct StoredRows {
+  static constexpr bool computed = false;
+  static constexpr int ahead = 1;
+  const T* values;
+  struct Pieces {};
+  struct Shares {};
+};
+
+/// b is StoredRows, or computed: compute(pieces, shares, tile, pitch, first_n, step, part_k) makes rows
+/// of the tile of what ask(pieces, first_n, step) asked for `ahead` steps before, which is in
+/// registers, and of share(shares, first_n, step), of as many steps together.
 template <class Spec, int block_m, int block_n, int own_m, int own_n, class Rows = SameRows>
 struct Tile {
   using T = typename Spec::T;
@@ -268,11 +280,7 @@ struct Tile {
     }
   }
 
-  template <class Epilogue>
-  TFCC_FN void run(typename Spec::Out* out, const T* a, const T* b, const Epilogue& epilogue) {
-    const int steps = (int)ceil_div(part_k, block_k), warp = threadIdx.x / kWarp,
-              own = warp % (warps_m * warps_n), part = warp / (warps_m * warps_n);
-    const int m = own / warps_n * own_m * unit_m, n = own % warps_n * own_n * unit_n;
+  TFCC_FN void clear() {
 #pragma unroll
     for (int i = 0; i < own_m; ++i) {
 #pragma unroll
@@ -281,7 +289,25 @@ struct Tile {
         for (int e = 0; e < each; ++e) sums[i][j][e] = 0;
       }
     }
-    for (int s = 0; s < stages - 1 && s < steps; ++s) copy_b(b, s, s);
+  }
+
+  template <class Epilogue>
+  TFCC_FN void run(typename Spec::Out* out, const T* a, const T* b, const Epilogue& epilogue) {
+    run(out, a, StoredRows<T>{b}, epilogue);
+  }
+  template <class B, class Epilogue>
+  TFCC_FN void run(typename Spec::Out* out, const T* a, const B& b, const Epilogue& epilogue) {
+    const int steps = (int)ceil_div(part_k, block_k), warp = threadIdx.x / kWarp,
+              own = warp % (warps_m * warps_n), part = warp / (warps_m * warps_n);
+    const int m = own / warps_n * own_m * unit_m, n = own % warps_n * own_n * unit_n;
+    clear();
+    typename B::Pieces asked[B::ahead];  // of the step at hand, and of those behind it
+    if constexpr (B::computed) {
+#pragma unroll
+      for (int s = 0; s < B::ahead; ++s) b.ask(asked[s], first_n, s);
+    } else {
+      for (int s = 0; s < stages - 1 && s < steps; ++s) copy_b(b.values, s, s);
+    }
     if constexpr (Spec::early) wait_for_predecessor();
     rows = place.count(rows);
     for (int s = 0; s < stages - 1; ++s) {
@@ -289,13 +315,18 @@ struct Tile {
       commit_copies();
     }
     const idx own_k = k - part * part_k < part_k ? k - part * part_k : part_k;
-    for (int step = 0, slot = 0; step < steps; ++step) {
+    int slot = 0;
+    const auto pass = [&](int step, typename B::Pieces& pieces, const typename B::Shares& shares) {
+      if constexpr (B::computed) {  // nobody reads this slot since the step before
+        b.compute(pieces, shares, tile_b(slot), pitch, first_n, step, part_k);
+        b.ask(pieces, first_n, step + B::ahead);
+      }
       wait_copies<stages - 2>();
       __syncthreads();
       if (const int next = step + stages - 1; next < steps) {
         const int to = slot == 0 ? stages - 1 : slot - 1;
         copy_a(a, next, to);
-        copy_b(b, next, to);
+        if constexpr (!B::computed) copy_b(b.values, next, to);
       }
       commit_copies();
       if (warp < warps) {
@@ -306,6 +337,18 @@ struct Tile {
                             group));  // what is zero adds nothing, not even to -0
       }
       slot = slot + 1 == stages ? 0 : slot + 1;
+    };
+    // Registers that wait for memory may not be moved: each step has its own.
+    for (int first = 0; first < steps; first += B::ahead) {
+      typename B::Shares shares[B::ahead];
+      if constexpr (B::computed) {
+#pragma unroll
+        for (int s = 0; s < B::ahead; ++s) b.share(shares[s], first_n, first + s);
+      }
+#pragma unroll
+      for (int s = 0; s < B::ahead; ++s) {
+        if (first + s < steps) pass(first + s, asked[s], shares[s]);
+      }
     }
     if constexpr (parts > 1) finish_parts(out, warp < warps, part, m, n, epilogue);
     else if (warp < warps) finish(out, first_m + m, first_n + n, epilogue);

@@ -32,6 +32,7 @@
 // of digits half of that, which two groups of warps take turns at; and k / 16 products that wait
 // for each other, of 18 cycles at 8 rows and 20 at 16.
 #pragma once
+#include "cuda/codes.cuh"
 #include "cuda/sm90.cuh"
 
 template <class Spec> struct MatmulStreamShape {
@@ -227,40 +228,10 @@ template <class Spec> struct Stream {
   template <class Weight>
   TFCC_FN void compute_piece(const unsigned char* from, unsigned char* row, int at, int swizzle,
                              const typename Weight::Shared& shared, const Weight& weight) const {
-    using T = typename Spec::T;
-    constexpr int per = Spec::per_code;
-    union {
-      uint4 all;
-      typename Spec::Code one[16];
-    } codes;
-    codes.all = sm90::load_16_bytes(from);
-    if constexpr (Spec::digits && kSame<T, f16>) {
-      const f32 zero = 1024.0f + weight.zero(shared), scale = weight.scale(shared);
-      const u32 zeros = pack2<T>(zero, zero), scales = pack2<T>(scale, scale);
-#pragma unroll
-      for (int v = 0; v < chunk; v += 8) {
-        uint4 values;
-        u32* const pair = &values.x;
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          pair[k] = sm90::pair_of_digits(codes.one[v / 2 + k], zeros, scales);
-        const int to = at + v;
-        *(uint4*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)) = values;
-      }
-      return;
-    }
-#pragma unroll
-    for (int v = 0; v < chunk; v += 8) {
-      f32 values[8];
-#pragma unroll
-      for (int k = 0; k < 8; ++k)
-        values[k] =
-            weight.value(shared, v + k,
-                         (idx)codes.one[(v + k) / per] + ((typename Spec::Code) - 1 < 0 ? 128 : 0));
+    store_values<Spec>(sm90::load_16_bytes(from), shared, weight, [&](int v) {
       const int to = at + v;
-      store_pack<8, T>((T*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)),
-                       values);
-    }
+      return row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4);
+    });
   }
 
   /// By the warpgroup: stores what it has of a tile.
@@ -291,8 +262,8 @@ template <class Spec> struct Stream {
   TFCC_FN void multiply(typename Spec::Out* out, const Epilogue& epilogue) const {
     using namespace sm90;
     constexpr int of_step = block_k / Shape::unit;
-    const u64 left = rows_of_k(uniform(shared_address(Shape::packed ? units() : tile_b(0))));
-    const u64 right = rows_of_k(uniform(shared_address(tile_a(0))), Shape::a_bytes / 2);
+    const u64 left = rows_of_k(uniform(sm90::shared_address(Shape::packed ? units() : tile_b(0))));
+    const u64 right = rows_of_k(uniform(sm90::shared_address(tile_a(0))), Shape::a_bytes / 2);
     const int lane = threadIdx.x % kWarp;
     RingPlace<stages> at;
     RingPlace<Shape::packed ? Shape::units : 1> unit;

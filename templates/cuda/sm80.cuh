@@ -35,6 +35,15 @@ TFCC_FN void load_matrices_transposed(u32 (&r)[4], const void* row) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
+/// Two digits of four bits of a byte, the lower first, as halves: (digit - zero) * scale, rounded
+/// once. `zero_and_1024` and `scale` are pairs.
+TFCC_FN u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
+  u32 pair;
+  asm("{\n\t.reg .b32 t;\n\tmul.lo.u32 t, %1, 0x1001;\n\tlop3.b32 t, t, %4, %5, 0xea;\n\tsub.rn.f16x2 t, t, %2;\n\tmul.rn.f16x2 %0, t, %3;\n\t}" : "=r"(pair)
+      : "r"(byte), "r"(zero_and_1024), "r"(scale), "r"(0x000f000f), "r"(0x64006400));  // 1024 + digit, whose last bits the digit is
+  return pair;
+}
+
 /// The nearest number with 10 bits of fraction, of four that are f32.
 TFCC_FN void round_to_tf32(u32 (&x)[4]) {
 #pragma unroll

@@ -216,14 +216,6 @@ template <int N> TFCC_FN void hold(u32 (&a)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
-/// Two digits of four bits of a byte, the lower first, as halves: (digit - zero) * scale, rounded
-/// once. `zero_and_1024` and `scale` are pairs.
-TFCC_FN u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
-  u32 pair;
-  asm("{\n\t.reg .b32 t;\n\tmul.lo.u32 t, %1, 0x1001;\n\tlop3.b32 t, t, %4, %5, 0xea;\n\tsub.rn.f16x2 t, t, %2;\n\tmul.rn.f16x2 %0, t, %3;\n\t}" : "=r"(pair)
-      : "r"(byte), "r"(zero_and_1024), "r"(scale), "r"(0x000f000f), "r"(0x64006400));  // 1024 + digit, whose last bits the digit is
-  return pair;
-}
 /// What this thread wrote to shared memory is seen by TMA and products that come after it.
 TFCC_FN void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// The registers that each thread of a warpgroup has from here on, a multiple of 8. All warpgroups

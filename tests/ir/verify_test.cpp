@@ -205,6 +205,22 @@ TEST(Verify, GroupedMatmul) {
   refused("M5", grouped("f32[B,S,6]", "(i,j) => i"));
   refused("M5", grouped("f32[B,S,6]", "(i,j) => -1"));
   refused("M5", grouped("f32[B,S,6]", "(i,j) => 0.0"));
+  const auto computed = [](const std::string& weight, const std::string& groups = "groups = 5, ",
+                           const std::string& type = "f32[B,S,6]",
+                           const std::string& operands = "%x, @q") {
+    return "const @q : f16[5,6,4] = random(1)\n  %y = grouped_matmul(" + operands + ") {" + groups +
+           weight + "which = (i,j) => (i + j) % 5} : " + type;
+  };
+  const std::string halves = "weight = (i,j,k) => @q[i,j,k / 2], ";
+  accepted(computed(halves));
+  refused("M6", computed(halves, ""));
+  refused("M6", computed("", "groups = 5, "));
+  refused("M6", computed(halves, "groups = 0, "));
+  refused("M6", computed("weight = (i,j,k) => i + j, "));
+  refused("M6",
+          computed("weight = (i,j,k) => f32(%k[0,0]), ", "groups = 5, ", "f32[B,S,6]", "%x, %k"));
+  refused("M5", computed(halves, "groups = 4, "));
+  refused("E4", computed("weight = (i,j,k) => @q[i,j,k], "));
 }
 
 TEST(Verify, MatmulOfHeads) {

@@ -59,6 +59,7 @@ VARIANTS = {
     "experts": {"experts": 5},
     "experts_in_one_node": {"experts": 4, "node": True},
     "experts_of_a_list": {"experts": 4, "node": "list"},
+    "experts_in_codes": {"experts": 4, "node": "codes"},
     "experts_without_past": {"experts": 3, "past": False, "mask": False},
     "sinks": {"sinks": "column"},
     "sinks_and_window": {"sinks": "column", "window": 5, "positions": False},
@@ -315,12 +316,25 @@ def mixture(g, s, x, weights, name):
     return s("Reshape", y, s("Shape", x), allowzero=0)
 
 
-def mixture_in_one_node(g, s, x, weights, name, listed=False):
-    """The same by com.microsoft.MoE, with gate and up as neighbours; its tokens may be in a list."""
+def in_codes(w, block=16):
+    """Codes of four bits of matrices [E,N,K], two in a byte, and the scales of blocks."""
+    parts = w.reshape(*w.shape[:-1], -1, block)
+    scales = (np.abs(parts).max(-1) / 7).astype(np.float32)
+    codes = np.clip(np.rint(parts / scales[..., None]) + 8, 0, 15).astype(np.uint8).reshape(w.shape)
+    return codes[..., ::2] | codes[..., 1::2] << 4, scales
+
+
+def mixture_in_one_node(g, s, x, weights, name, how=True):
+    """The same by com.microsoft.MoE, with gate and up as neighbours; its tokens may be in a list, its matrices in codes."""
     up, down, router = (weights[f"{name}.{part}.weight"] for part in ("gate_up_proj", "down_proj", "router"))
     up = up.reshape(up.shape[0], 2, INNER, -1).swapaxes(1, 2).reshape(up.shape)
+    listed = how == "list"
     probabilities = s("Reshape", s("MatMul", x, g.matrix(router)), s.const([-1, router.shape[0]]), allowzero=0)
     rows = s("Reshape", x, s.const([-1, up.shape[2]]), allowzero=0) if listed else x
+    if how == "codes":
+        coded = [g.weight(f"{name}.{part}.{what}", a) for part, w in (("up", up), ("down", down)) for what, a in zip(("codes", "scales"), in_codes(w))]
+        return s("QMoE", rows, probabilities, *coded[:2], "", *coded[2:], domain="com.microsoft", k=2, activation_type="swiglu", swiglu_fusion=1,
+                 expert_weight_bits=4, block_size=16, weights_prepacked=0)
     y = s("MoE", rows, probabilities, g.weight(name + ".gate_up_proj.pairs", up), "", g.weight(name + ".down_proj.weight", down), domain="com.microsoft",
           k=2, activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=1)
     return s("Reshape", y, s("Shape", x), allowzero=0) if listed else y
@@ -357,7 +371,7 @@ def build(v):
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
-        feed_forward = gated_silu if not v["experts"] else functools.partial(mixture_in_one_node, listed=v["node"] == "list") if v["node"] else mixture
+        feed_forward = gated_silu if not v["experts"] else functools.partial(mixture_in_one_node, how=v["node"]) if v["node"] else mixture
         x = b("Add", x, feed_forward(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")
     return as_later(logits(g, y, weights).model())

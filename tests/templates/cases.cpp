@@ -14,6 +14,16 @@ std::string graph_text(const std::string& inputs, const std::string& symbols,
   return s + "\n}\n";
 }
 
+std::string codes(int64_t count, uint32_t seed, bool is_signed) {
+  std::string text = "[";
+  for (int64_t k = 0; k < count; ++k) {
+    seed = seed * 1664525 + 1013904223;
+    const int byte = static_cast<int>(seed >> 24);
+    text += fmt::format("{}{}", k ? "," : "", is_signed ? byte - 128 : byte);
+  }
+  return text + "]";
+}
+
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> kCases = [] {
     std::vector<Case> all;

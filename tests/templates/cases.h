@@ -38,6 +38,9 @@ inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 std::string graph_text(const std::string& inputs, const std::string& symbols,
                        const std::string& body, const std::vector<std::string>& outputs);
 
+/// Bytes of every pattern, as the text of a constant.
+std::string codes(int64_t count, uint32_t seed, bool is_signed);
+
 std::vector<Case> pointwise_cases();
 std::vector<Case> reduce_cases();
 std::vector<Case> matmul_cases();

@@ -35,6 +35,49 @@ Case experts(int64_t count, int64_t n, int64_t k) {
   return c;
 }
 
+// Matrices that are expressions of bytes, of 8, 4 or 2 bits, with a scale for each block of a row: read
+// in chunks where a chunk has one scale and rows are whole chunks, else value by value.
+Case coded(int64_t count, int64_t n, int64_t k, int64_t bits, int64_t block, bool zero = false,
+           bool is_signed = false) {
+  const int64_t per = 8 / bits, blocks = k / block, zero_bytes = (blocks + per - 1) / per;
+  const auto value = [&](const std::string& of, const std::string& at) {
+    if (per == 1) return fmt::format("{}[i,j,{}]", of, at);
+    const std::string byte = fmt::format("{}[i,j,({}) / {}]", of, at, per);
+    std::string text = byte;
+    for (int64_t v = 1; v < per; ++v)
+      text = fmt::format("select(({}) % {} == {}, {} / {}, {})", at, per, v, byte, 1 << (v * bits),
+                         text);
+    return fmt::format("({}) % {}", text, 1 << bits);
+  };
+  const std::string of_block = fmt::format("k / {}", block);
+  std::string body =
+      fmt::format("  const @q : {}[{},{},{}] = {}\n  const @s : f32[{},{},{}] = random(3)\n",
+                  is_signed ? "i8" : "u8", count, n, k / per,
+                  codes(count * n * k / per, 1, is_signed), count, n, blocks);
+  std::string shift = is_signed ? "0.0" : fmt::format("{}.0", 1 << (bits - 1));
+  if (zero) {
+    body += fmt::format("  const @z : u8[{},{},{}] = {}\n", count, n, zero_bytes,
+                        codes(count * n * zero_bytes, 2, false));
+    shift = fmt::format("f32({})", value("@z", of_block));
+  }
+  body += fmt::format(
+      "  %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.125}} : f32[B,S,{0}]\n"
+      "  %y = grouped_matmul(%h, @q, @s{1}, %e) {{groups = {2}, weight = (i,j,k) => (f32({3}) - {4}) * @s[i,j,{5}], which = (i,j,k) => (%e[i,j,k] + 9) % {2}}} : f32[B,S,2,{6}]\n"
+      "  %d = pointwise(%y) {{body = (i,j,k,l) => %y[i,j,k,l] * 0.5}} : f32[B,S,2,{6}]\n",
+      k, zero ? ", @z" : "", count, value("@q", "k"), shift, of_block, n);
+  Case c{fmt::format("grouped_matmul_{}_of_{}x{}_in_{}_bits_by_{}{}{}", count, n, k, bits, block,
+                     zero ? "_zero" : "", is_signed ? "_signed" : ""),
+         graph_text(fmt::format("%x: f32[B,S,{}], %e: i64[B,S,2]", k),
+                    "B = x.0 in 1.., S = x.1 in 1..", body, {"d"}),
+         kShapes,
+         {},
+         1e-5,
+         2e-3};
+  c.bf16 = true;
+  c.widen_on_cpu = true;
+  return c;
+}
+
 // One row for each token; of some a matrix that all choose, of some one that follows from where they are.
 Case rows() {
   Case c{
@@ -63,7 +106,15 @@ std::vector<Case> grouped_matmul_cases() {
           experts(128, 72, 16),
           experts(3, 130, 264),
           experts(5, 7, 9),
-          rows()};
+          rows(),
+          coded(4, 48, 64, 4, 32),
+          coded(3, 130, 160, 4, 32, true),
+          coded(19, 24, 64, 4, 64),
+          coded(2, 72, 128, 2, 64, true),
+          coded(4, 40, 80, 8, 16),
+          coded(3, 24, 64, 8, 64, false, true),
+          coded(3, 24, 40, 4, 8),
+          coded(4, 33, 64, 4, 16)};
 }
 
 }  // namespace tfcc::test

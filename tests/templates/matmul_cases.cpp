@@ -133,17 +133,6 @@ Case of_16_bits() {
   return c;
 }
 
-// Bytes with every pattern, as text.
-std::string codes(int64_t count, uint32_t seed, bool is_signed) {
-  std::string text = "[";
-  for (int64_t k = 0; k < count; ++k) {
-    seed = seed * 1664525 + 1013904223;
-    const int byte = static_cast<int>(seed >> 24);
-    text += fmt::format("{}{}", k ? "," : "", is_signed ? byte - 128 : byte);
-  }
-  return text + "]";
-}
-
 Case doubles() {
   Ops o;
   o.matmul("double", "%d, %e", "f64[B,S,7]");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MoE of com.microsoft, a mixture of experts: softmax of the router, the best experts of each token,
-// and the sum of what these make of it. The products are grouped_matmul.
+// MoE and QMoE of com.microsoft, mixtures of experts: softmax of the router, the best experts of each
+// token, and the sum of what these make of it. The products are grouped_matmul. Matrices of QMoE are
+// codes of 2, 4 or 8 bits, dequantised by an expression.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,15 +21,29 @@ ExprRef swish(ExprRef x, double alpha) {
                                                            ir::neg(ir::mul(real(x, alpha), x))))));
 }
 
+// Inputs of one of the products.
+struct Layer {
+  int number;
+  size_t weights, bias, scales, zeros;  // scales, zeros: of codes
+  std::optional<IntegerName> bits;      // of its own
+};
+constexpr size_t kNone = SIZE_MAX;
+constexpr Layer kStored[] = {
+    {1, 2, 3, kNone, kNone, {}}, {2, 4, 5, kNone, kNone, {}}, {3, 6, 7, kNone, kNone, {}}};
+const Layer kCoded[] = {{1, 2, 4, 3, 11, IntegerName("fc1_expert_weight_bits")},
+                        {2, 5, 7, 6, 12, IntegerName("fc2_expert_weight_bits")},
+                        {3, 8, 10, 9, 13, IntegerName("fc3_expert_weight_bits")}};
+constexpr size_t kMixingWeights = 14;
+
 class Mixture {
  public:
-  explicit Mixture(Importer& im) : im_(im) {}
+  Mixture(Importer& im, bool coded) : im_(im), coded_(coded), layers_(coded ? kCoded : kStored) {}
 
   Result<void> import() {
     TFCC_TRY_VOID(read());
     TFCC_TRY_VOID(choose());
     TFCC_TRY(ValueId hidden, activated());
-    TFCC_TRY(ValueId made, expert(hidden, 4, 5, width_));
+    TFCC_TRY(ValueId made, expert(hidden, layers_[1], width_));
     // What the experts of a token make of it, each times its share.
     const Indices at = im_.index_vars(im_.dims(x_));
     Indices each(at.begin(), at.end() - 1), of_expert;
@@ -69,12 +84,31 @@ class Mixture {
     if (activation_ != "swiglu") fused_ = 0;  // ONNX Runtime does not look at it then
     if (fused_ < 0 || fused_ > 2)
       return im_.fail(ErrorCode::bad_file, fmt::format("swiglu_fusion = {}", fused_));
-    if (im_.has_input(fused_ ? 6 : 7) && !(fused_ == 0 && im_.has_input(6)))
+    const Layer& third = layers_[2];
+    if (im_.has_input(fused_ ? third.weights : third.bias) && !(fused_ == 0 && has_third()))
       return im_.fail(ErrorCode::bad_file, fused_
                                                ? "fc3_experts_weights beside a swiglu that is fused"
                                                : "fc3_experts_bias without fc3_experts_weights");
-    if (activation_ == "swiglu" && fused_ == 0 && !im_.has_input(6))
+    if (activation_ == "swiglu" && fused_ == 0 && !has_third())
       return im_.fail(ErrorCode::bad_file, "a swiglu that is not fused needs fc3_experts_weights");
+    return coded_ ? read_coding() : Result<void>{};
+  }
+  bool has_third() const { return im_.has_input(layers_[2].weights); }
+
+  Result<void> read_coding() {
+    if (const std::string kind = im_.attr_string("quant_type", "int"); kind != "int")
+      return im_.fail(ErrorCode::unsupported,
+                      fmt::format("quant_type = {} is not supported; int is", escaped(kind)));
+    // -1, the default, is what the CPU of ONNX Runtime takes for 0.
+    if (im_.attr_int("weights_prepacked", -1) > 0)
+      return im_.fail(ErrorCode::unsupported,
+                      "weights_prepacked = 1 is a layout of one GPU's kernels; export with 0");
+    if (im_.attr_int("swiglu_limit_after_activation", 0))
+      return im_.fail(ErrorCode::unsupported, "swiglu_limit_after_activation is not supported");
+    block_ = im_.attr_int("block_size", 0);
+    if (block_ != 0 && (block_ < 8 || block_ > (1 << 30) || (block_ & (block_ - 1)) != 0))
+      return im_.fail(ErrorCode::bad_file,
+                      fmt::format("block_size = {} is no power of two from 8 on", block_));
     return {};
   }
 
@@ -99,10 +133,16 @@ class Mixture {
                            DType::f32, dims, ".router_f32");
     const ValueId shares =
         softmax_along(im_, router, dims.size() - 1, false, im_.value_name(0) + ".probabilities");
-    const Best best = best_of(im_, shares, dims.size() - 1, im_.integer(count_), true);
+    Best best = best_of(im_, shares, dims.size() - 1, im_.integer(count_), true);
     places_ = best.places;
+    // ONNX Runtime has shares of QMoE of those that are chosen, whatever it is told.
+    bool normalised = coded_ || im_.attr_int("normalize_routing_weights", 0);
+    if (coded_ && im_.has_input(kMixingWeights)) {
+      TFCC_TRY(best.values, mixing_weights(listed, dims));
+      normalised = im_.attr_int("normalize_routing_weights", 0);
+    }
     share_ = best.values;
-    if (!im_.attr_int("normalize_routing_weights", 0)) return {};
+    if (!normalised) return {};
     Dims chosen = rows_;
     chosen.push_back(im_.integer(count_));
     const Indices at = im_.index_vars(chosen);
@@ -116,32 +156,98 @@ class Mixture {
     return {};
   }
 
+  // What mixes the results of those that are chosen, [rows.., k], of a tensor over all experts.
+  Result<ValueId> mixing_weights(const Dims& listed, const Dims& dims) {
+    TFCC_TRY(ValueId given, im_.input(kMixingWeights));
+    Dims want = listed;
+    want.push_back(im_.integer(experts_));
+    if (im_.dims(given) != want || !is_float(im_.type(given).dtype))
+      return im_.fail(ErrorCode::shape, fmt::format("router_weights are {}, not of each expert",
+                                                    ir::to_string(im_.type(given))));
+    given = reshape(im_, given, dims, ".router_weights");
+    Dims chosen = rows_;
+    chosen.push_back(im_.integer(count_));
+    const Indices at = im_.index_vars(chosen);
+    Indices from = at;
+    from.back() = place_of(at);
+    return im_.pointwise(ir::convert(im_.element(given, from), Scalar::f32), DType::f32, chosen,
+                         ".mixing");
+  }
+
   // ---- what an expert computes ----
 
-  // [rows.., k, n] by the weights of input i, [experts, n, width of x], and the bias of the next.
-  Result<ValueId> expert(ValueId x, size_t weights, size_t bias, int64_t n) {
-    TFCC_TRY(ValueId w, im_.input(weights));
+  // [rows.., k, n] by matrices [experts, n, width of x], and a bias.
+  Result<ValueId> expert(ValueId x, const Layer& layer, int64_t n) {
     const Dims want = {im_.integer(experts_), im_.integer(n), im_.dims(x).back()};
-    if (im_.dims(w) != want || im_.type(w).dtype != im_.type(x_).dtype)
-      return im_.fail(
-          ErrorCode::shape,
-          fmt::format("input {} is {}, not {} matrices of {} x {} of the type of the "
-                      "tokens",
-                      weights, ir::to_string(im_.type(w)), experts_, n, ir::print(want[2])));
+    TFCC_TRY(ValueId w, coded_ ? decoded(layer, n, *ir::as_int(want[2])) : stored(layer, want));
     Dims dims = rows_;
     dims.push_back(im_.integer(count_));
     dims.push_back(im_.integer(n));
-    const ValueId y = product(x, w, dims, fmt::format(".fc{}", weights / 2));
-    if (!im_.has_input(bias)) return y;
-    TFCC_TRY(ValueId b, im_.input(bias));
+    const ValueId y = product(x, w, dims, fmt::format(".fc{}", layer.number));
+    if (!im_.has_input(layer.bias)) return y;
+    TFCC_TRY(ValueId b, im_.input(layer.bias));
     if (im_.dims(b) != Dims{want[0], want[1]} || im_.type(b).dtype != im_.type(x_).dtype)
       return im_.fail(ErrorCode::shape,
-                      fmt::format("input {} is {}, not {} x {} of the type of the tokens", bias,
-                                  ir::to_string(im_.type(b)), experts_, n));
+                      fmt::format("input {} is {}, not {} x {} of the type of the tokens",
+                                  layer.bias, ir::to_string(im_.type(b)), experts_, n));
     const Indices own = im_.index_vars(dims);
     ExprRef sum = im_.element(y, own);
     sum = ir::add(sum, ir::convert(im_.element(b, {place_of(own), own.back()}), sum->type));
-    return im_.pointwise(sum, im_.type(x_).dtype, dims, fmt::format(".fc{}.biased", weights / 2));
+    return im_.pointwise(sum, im_.type(x_).dtype, dims, fmt::format(".fc{}.biased", layer.number));
+  }
+
+  Result<ValueId> stored(const Layer& layer, const Dims& want) {
+    TFCC_TRY(ValueId w, im_.input(layer.weights));
+    if (im_.dims(w) == want && im_.type(w).dtype == im_.type(x_).dtype) return w;
+    return im_.fail(ErrorCode::shape,
+                    fmt::format("input {} is {}, not {} matrices of {} x {} of the type of the "
+                                "tokens",
+                                layer.weights, ir::to_string(im_.type(w)), experts_,
+                                ir::print(want[1]), ir::print(want[2])));
+  }
+
+  // Input i, which must have these dims.
+  Result<ValueId> part(size_t i, const std::vector<int64_t>& dims, bool reals) {
+    TFCC_TRY(ValueId v, im_.input(i));
+    Dims want;
+    for (int64_t d : dims) want.push_back(im_.integer(d));
+    const DType type = im_.type(v).dtype;
+    if (im_.dims(v) == want && (reals ? is_float(type) : type == DType::u8)) return v;
+    return im_.fail(ErrorCode::shape,
+                    fmt::format("input {} is {}, not {}[{}]", i, ir::to_string(im_.type(v)),
+                                reals ? "reals " : "u8", fmt::join(dims, ",")));
+  }
+
+  // (code - zero point) * scale, with a scale of each column of a matrix, or of blocks along its rows.
+  Result<ValueId> decoded(const Layer& layer, int64_t n, int64_t k) {
+    const int64_t bits = im_.attr_int(*layer.bits, im_.attr_int("expert_weight_bits", 4));
+    if (bits != 2 && bits != 4 && bits != 8)
+      return im_.fail(ErrorCode::unsupported,
+                      fmt::format("{} bits are not supported; 2, 4 and 8 are", bits));
+    if (k % (8 / bits) != 0 || (block_ && k % block_ != 0))
+      return im_.fail(ErrorCode::bad_file,
+                      fmt::format("matrices of {} columns have no whole {}", k,
+                                  block_ ? fmt::format("blocks of {}", block_) : "bytes"));
+    const int64_t blocks = block_ ? k / block_ : n;  // along the last axis of scales
+    const auto all = [&](int64_t last) {
+      return block_ ? std::vector{experts_, n, last} : std::vector{experts_, last};
+    };
+    TFCC_TRY(ValueId codes, part(layer.weights, {experts_, n, k * bits / 8}, false));
+    TFCC_TRY(ValueId scales, part(layer.scales, all(blocks), true));
+    const Dims dims = {im_.integer(experts_), im_.integer(n), im_.integer(k)};
+    const Indices at = im_.index_vars(dims);
+    const Indices of_block =
+        block_ ? Indices{at[0], at[1], ir::div(at[2], im_.integer(block_))} : Indices{at[0], at[1]};
+    const Scalar scalar = ir::scalar_of(im_.type(x_).dtype);
+    ExprRef zero = im_.integer(int64_t{1} << (bits - 1));
+    if (im_.has_input(layer.zeros)) {
+      TFCC_TRY(ValueId zeros, part(layer.zeros, all((blocks * bits + 7) / 8), false));
+      zero = packed_bits(im_, zeros, of_block, static_cast<int>(bits));
+    }
+    ExprRef code = packed_bits(im_, codes, at, static_cast<int>(bits));
+    ExprRef value = ir::mul(ir::sub(ir::convert(code, scalar), ir::convert(zero, scalar)),
+                            ir::convert(im_.element(scales, of_block), scalar));
+    return im_.pointwise(value, im_.type(x_).dtype, dims, fmt::format(".fc{}.w", layer.number));
   }
 
   // The number of the expert of a row, by indices that begin with the row's.
@@ -171,16 +277,16 @@ class Mixture {
 
   // The hidden values of an expert [rows.., k, inner].
   Result<ValueId> activated() {
-    TFCC_TRY(ValueId w, im_.input(2));
+    TFCC_TRY(ValueId w, im_.input(layers_[0].weights));
     const auto wide = im_.rank(w) == 3 ? ir::as_int(im_.dims(w)[1]) : std::nullopt;
     if (!wide || (fused_ && *wide % 2 != 0))
       return im_.fail(ErrorCode::shape, fmt::format("fc1_experts_weights {} are no matrices of a "
                                                     "known, and for swiglu even, number of rows",
                                                     ir::to_string(im_.type(w))));
-    TFCC_TRY(ValueId up, expert(x_, 2, 3, *wide));
+    TFCC_TRY(ValueId up, expert(x_, layers_[0], *wide));
     ValueId other{};
-    if (im_.has_input(6)) {
-      TFCC_TRY(other, expert(x_, 6, 7, *wide));
+    if (has_third()) {
+      TFCC_TRY(other, expert(x_, layers_[2], *wide));
     }
     const int64_t inner = fused_ ? *wide / 2 : *wide;
     Dims dims = im_.dims(up);
@@ -220,14 +326,18 @@ class Mixture {
   }
 
   Importer& im_;
+  const bool coded_;
+  const Layer* const layers_;
   ValueId x_, places_, share_;
   Dims rows_;  // of tokens
   int64_t width_ = 0, experts_ = 0, count_ = 0, fused_ = 0;
+  int64_t block_ = 0;  // of codes that share a scale; 0: all of a column
   std::string activation_;
 };
 
 }  // namespace
 
-Result<void> import_microsoft_moe(Importer& im) { return Mixture(im).import(); }
+Result<void> import_microsoft_moe(Importer& im) { return Mixture(im, false).import(); }
+Result<void> import_microsoft_qmoe(Importer& im) { return Mixture(im, true).import(); }
 
 }  // namespace tfcc::frontend

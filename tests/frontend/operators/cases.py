@@ -924,7 +924,7 @@ ACTIVATIONS = {"relu": lambda a: np.maximum(a, 0), "silu": lambda a: a / (1 + np
 def mixture_reference(f, k, normalised=False, activation="relu", fused=0, alpha=1.0, beta=0.0, limit=np.inf):
     """onnxruntime has no third matrix on a CPU, and swiglu of neighbours alone."""
     f = {name: v.astype(np.float64) for name, v in f.items()}
-    x, p = f["x"].reshape(-1, WIDTH), f["p"].reshape(-1, EXPERTS)
+    x, p = f["x"].reshape(-1, f["x"].shape[-1]), f["p"].reshape(-1, f["p"].shape[-1])
     shares = np.exp(p - p.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
     y = np.zeros_like(x)
@@ -982,6 +982,70 @@ def mixture_cases():
     yield case("experts_gated", 'k = 2, normalize_routing_weights = 1, activation_type = "silu"', third=True, biases="", k=2, normalised=True, activation="silu")
 
 
+def coded_mixture_cases():
+    experts, width, inner = 3, 32, 16
+
+    def decode(codes, bits):
+        return np.stack([codes >> bits * i & (1 << bits) - 1 for i in range(8 // bits)], -1).reshape(*codes.shape[:-1], -1).astype(np.float64)
+
+    def case(name, attributes, bits=4, block=16, zeros=False, mixing=False, third=False, rank=2, exact=True, wide=2 * inner, first_bits=None, **reference):
+        """Of 8 bits in blocks onnxruntime rounds tokens to 8 bits, too; a third matrix it has not at all on a CPU."""
+        random = np.random.RandomState(sum(map(ord, name)))
+        given, matrices = {}, {}
+        for part, (n, k) in ({"1": (wide, width), "2": (width, inner)} | ({"3": (wide, width)} if third else {})).items():
+            own = first_bits if part == "1" and first_bits else bits
+            blocks = k // block if block else n
+            leading = (experts, n) if block else (experts,)
+            codes = random.randint(0, 256, (experts, n, k * own // 8))
+            scales = np.round(random.uniform(0.01, 0.03, (*leading, blocks)) * 2 ** (4 - own), 5).astype(np.float32)
+            given |= {"w" + part: codes, "s" + part: scales, "b" + part: np.round(random.uniform(-0.5, 0.5, (experts, n)), 2).astype(np.float32)}
+            zero = np.full(scales.shape, 2.0 ** (own - 1))
+            if zeros:
+                given["z" + part] = random.randint(0, 256, (*leading, -(-blocks * own // 8)))
+                zero = decode(given["z" + part], own)[..., :blocks]
+            of_value = (lambda a: np.repeat(a, block, -1)) if block else (lambda a: a[..., None])
+            matrices |= {"w" + part: (decode(codes, own) - of_value(zero)) * of_value(scales.astype(np.float64)), "b" + part: given["b" + part]}
+        body = "".join(f"{n} = Constant<value = {'float' if a.dtype == np.float32 else 'uint8'}[{','.join(map(str, a.shape))}] {{{', '.join(f'{v:g}' for v in a.ravel())}}}>()\n"
+                       for n, a in given.items())
+        order = ["x", "p", "w1", "s1", "b1", "w2", "s2", "b2", "w3", "s3", "b3", "z1", "z2", "z3", "m"]
+        there = [n if n in given or n in ("x", "p") or (n == "m" and mixing) else '""' for n in order]
+        while there[-1] == '""':
+            there.pop()
+        sizes = f", block_size = {block}" if block else ""
+        own_bits = f", fc1_expert_weight_bits = {first_bits}" if first_bits else ""
+        call = ", ".join(there)
+        if rank == 3:
+            body += f"d = Constant<value = int64[2] {{-1, {experts}}}>()\nr = Reshape(p, d)\n"
+            call = call.replace("x, p,", "x, r,")
+        body += f"y = com.microsoft.QMoE<{attributes}, expert_weight_bits = {bits}{own_bits}{sizes}, weights_prepacked = 0>({call})"
+        rows = "R" if rank == 2 else "B,S"
+        inputs = f"float[{rows},{width}] x, float[{rows},{experts}] p" + (f", float[{rows},{experts}] m" if mixing else "")
+        text = model(name, inputs, f"float[{rows},{width}] y", body)
+
+        def run(r, leading):
+            feeds = {"x": r.real(*leading, width), "p": r.real(*leading, experts, scale=2)}
+            if mixing:
+                feeds["m"] = r.real(*leading, experts) + 2
+            return feeds if exact else (feeds, None, lambda f: mixture_reference(f | matrices, normalised=True, **reference))
+
+        return text, [lambda r, d=d: run(r, d) for d in (((1,), (5,)) if rank == 2 else ((1, 2), (2, 3)))]
+
+    swiglu = 'k = 2, activation_type = "swiglu", swiglu_fusion = 1'
+    limited = f"{swiglu}, activation_alpha = 1.702, activation_beta = 1.0, swiglu_limit = 1.0"
+    yield case("coded_experts", limited, rank=3)
+    yield case("coded_experts_and_zero_points", swiglu, zeros=True)
+    yield case("coded_experts_by_columns", swiglu, block=0)
+    yield case("coded_experts_by_columns_with_zero_points", f"{swiglu}, normalize_routing_weights = 1", block=0, zeros=True)
+    yield case("coded_experts_of_2_bits", swiglu, bits=2, zeros=True)
+    yield case("coded_experts_of_8_bits", f"{limited}, normalize_routing_weights = 1", bits=8, zeros=True, exact=False,
+               k=2, activation="swiglu", fused=1, alpha=1.702, beta=1.0, limit=1.0)
+    yield case("coded_experts_of_8_and_4_bits", swiglu, first_bits=8, exact=False, k=2, activation="swiglu", fused=1)
+    yield case("coded_experts_relu", 'k = 1, activation_type = "relu"', wide=inner)
+    yield case("coded_experts_apart", 'k = 2, activation_type = "swiglu"', third=True, wide=inner, exact=False, k=2, activation="swiglu")
+    yield case("coded_experts_mixed", swiglu, mixing=True)
+    yield case("coded_experts_mixed_normalised", f"{swiglu}, normalize_routing_weights = 1", mixing=True)
+
+
 def padded_convolution(f):
     """onnxruntime refuses an image without pixels, which padding makes one."""
     x = np.pad(f["x"].astype(np.float64), [(0, 0), (0, 0), (2, 2)])
@@ -1003,6 +1067,7 @@ FILES = {
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
     "microsoft_gather": ("GatherBlockQuantized.", list(gather_cases())),
     "microsoft_moe": ("MoE.", list(mixture_cases())),
+    "microsoft_qmoe": ("QMoE.", list(coded_mixture_cases())),
     "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
     "microsoft_elementwise": ("GELU, FusedMatMul and FusedGemm.", [*elementwise_cases(), *matmul_cases()]),
     "empty": ("Sizes of 0.", list(empty_cases())),

@@ -135,6 +135,10 @@ FORMS = {
        for op in ("QLinearLeakyRelu", "QLinearSigmoid")},
     "com.microsoft.QLinearSoftmax": scalar("scale", 0.5, "float") + "; zero = CastLike (zero0, x); out = com.microsoft.QLinearSoftmax <opset = 13> (x, scale, zero, scale, zero)",
     "com.microsoft.QuantizeLinear": "scale = CastLike (half0, x); zero = Constant <value = uint8 {3}> (); out = com.microsoft.QuantizeLinear (x, scale, zero)",
+    "com.microsoft.QMoE": constant("bytes", [17] * 384, "uint8") + "; " + constant("to", [3, 16, 8]) + "; codes = Reshape (bytes, to); " + constant("rows", [6, 3])
+        + "; router = Reshape (square, rows); " + constant("halves", [0.5] * 48, "float") + "; like = CastLike (halves, tokens); " + constant("columns", [3, 16])
+        + "; scales = Reshape (like, columns); two = Concat <axis = 0> (tokens, tokens); "
+        "out = com.microsoft.QMoE <k = 2, weights_prepacked = 0> (two, router, codes, scales, , codes, scales)",
     "com.microsoft.QuickGelu": "out = com.microsoft.QuickGelu (x)",
     "com.microsoft.RotaryEmbedding": constant("at", [0, 1, 2]) + "; " + constant("one_row", [1, 3]) + "; positions = Reshape (at, one_row); "
         "out = com.microsoft.RotaryEmbedding (heads, positions, angle_table, angle_table)",

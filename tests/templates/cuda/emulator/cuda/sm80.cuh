@@ -109,3 +109,11 @@ template <class T> void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32
     }
   }
 }
+
+inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
+  f32 zero, factor, unused;
+  unpack2<f16>(zero_and_1024, zero, unused);
+  unpack2<f16>(scale, factor, unused);
+  return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor,
+                    (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
+}

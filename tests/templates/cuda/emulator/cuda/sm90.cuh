@@ -309,13 +309,6 @@ inline uint4 load_16_bytes(const void* from) {
   std::memcpy(&v, from, sizeof v);
   return v;
 }
-inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
-  f32 zero, factor, unused;
-  unpack2<f16>(zero_and_1024, zero, unused);
-  unpack2<f16>(scale, factor, unused);
-  return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor,
-                    (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
-}
 /// What a thread has written to shared memory counts for products once it is published and the others have met it.
 inline void publish_writes() {}
 template <int id> void meet(int threads) { simt().meet(id, threads); }
