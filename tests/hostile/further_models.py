@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More cases for bad_models.py: quantised and com.microsoft operators with absurd parameters, control flow, functions, odd
 declarations. Some are unusual but legal ONNX and must compile."""
+import math
 import struct
 
 from cases import case, one, relu
@@ -216,6 +217,32 @@ for name, words, attributes, dims in [
         ("of_another_bias", "n|input 3", {}, {"b1": [6, 3]})]:
     given = {"r": [1, 3], "w1": [3, 6, 64], "b1": [3, 6], "w2": [3, 64, 6]} | dims
     one("ms_moe_" + name, words, ms_model("MoE", ["q", *given], *(attribute(a, v) for a, v in attributes.items()), initializers=[floats(n, d) for n, d in given.items()]))
+for name, words, attributes, dims in [
+        ("of_fp4", "n|quant_type", {"quant_type": "fp4"}, {}),
+        ("prepacked", "n|weights_prepacked", {"weights_prepacked": 1}, {}),
+        ("of_3_bits", "n|bits", {"expert_weight_bits": 3}, {}),
+        ("of_no_bits", "n|bits", {"expert_weight_bits": 0}, {}),
+        ("of_negative_bits", "n|bits", {"fc2_expert_weight_bits": -4}, {}),
+        ("of_a_negative_block", "n|block_size", {"block_size": -16}, {}),
+        ("of_a_huge_block", "n|block_size", {"block_size": 1 << 40}, {}),
+        ("of_blocks_of_48", "n|block_size", {"block_size": 48}, {}),
+        ("of_begun_blocks", "n|blocks", {"block_size": 128}, {}),
+        ("of_half_bytes", "n|bytes", {"fc2_expert_weight_bits": 4}, {"w1": [3, 5, 32], "s1": [3, 5], "w2": [3, 64, 3]}),
+        ("of_8_bits_in_half", "n|input 2", {"expert_weight_bits": 8}, {}),
+        ("of_other_codes", "n|input 2", {}, {"w1": [3, 6, 31]}),
+        ("of_flat_codes", "n|matrices", {}, {"w1": [18, 32]}),
+        ("of_scales_of_blocks", "n|input 3", {}, {"s1": [3, 6, 2]}),
+        ("of_other_scales", "n|input 6", {}, {"s2": [3, 63]}),
+        ("of_other_zero_points", "n|input 11", {}, {"z1": [3, 4]}),
+        ("with_mixing_weights_of_others", "n|router_weights", {}, {"m": [1, 4]}),
+        ("clamped_later", "n|swiglu_limit_after_activation", {"swiglu_limit_after_activation": 1}, {}),
+        ("of_more_than_there_are", "n|k", {"k": 4}, {})]:
+    given = {"r": [1, 3], "w1": [3, 6, 32], "s1": [3, 6], "w2": [3, 64, 3], "s2": [3, 64]} | dims
+    order = ["q", "r", "w1", "s1", "", "w2", "s2", "", "", "", "", "z1" if "z1" in given else "", "", "", "m" if "m" in given else ""]
+    one("ms_qmoe_" + name, words, ms_model("QMoE", order, *(attribute(a, v) for a, v in attributes.items()), initializers=[
+        tensor(n, d, UINT8, bytes(math.prod(d))) if n[0] in "wz" else floats(n, d) for n, d in given.items()]))
+one("ms_qmoe_without_scales", "n|input 3", ms_model("QMoE", ["q", "r", "w1", "", "", "w2", "s2"], initializers=[
+    floats("r", [1, 3]), tensor("w1", [3, 6, 32], UINT8, bytes(576)), tensor("w2", [3, 64, 3], UINT8, bytes(576)), floats("s2", [3, 64])]))
 one("ms_rotary_of_odd_size", "n", ms_model("RotaryEmbedding", ["q", "p", "c", "c"], attribute("num_heads", 4), attribute("rotary_embedding_dim", 3), initializers=[ints("p", [0]), floats("c", [8, 1])]))
 one("ms_rotary_without_caches", "n", ms_model("RotaryEmbedding", ["q", "p"], initializers=[ints("p", [0])]))
 one("ms_remove_padding_of_ranks", "n", ms_model("RemovePadding", ["q", "c"], outputs=["y", "a", "b", "d"], initializers=[tensor("c", [2, 2], INT32, bytes(16))]))
