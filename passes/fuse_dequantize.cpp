@@ -81,7 +81,7 @@ bool fuse_matrices(Graph& g, OpId o, PassReport& report) {
   const ir::Op product = g.op(o);
   auto attrs = product.as<ir::GroupedMatmulAttrs>();
   const ValueId w = product.operands[1], y = product.results[0];
-  if (attrs.weight || !is_dequantised(g, w, 3)) return false;
+  if (!is_dequantised(g, w, 3)) return false;
   ExprRef weight = weight_of(g, o, w, report);
   if (!weight) return false;
   std::vector<ValueId> operands{product.operands[0]};

@@ -30,7 +30,7 @@ std::optional<ValueId> match_distance(const Graph& g, ExprRef e, const Indices& 
   if (e->kind != ExprKind::fsub) return std::nullopt;
   auto x = loaded_at(e->args[0], at);
   auto max = reduced_body(g, e->args[1], ir::ReduceKind::max, at);
-  return x && max && loaded_at(*max, at) == x ? x : std::nullopt;
+  return max && loaded_at(*max, at) == x ? x : std::nullopt;
 }
 
 std::optional<ValueId> match(const Graph& g, ExprRef e, const Indices& at) {
