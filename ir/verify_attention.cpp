@@ -217,6 +217,7 @@ void check_pack(Rules r) {
 ///
 /// A `sink(b, h)` is the score of one more key, whose value is 0 (attention sinks: Xiao et al.,
 /// 2023; learned ones: gpt-oss): the sum that the weights are divided by has `exp(sink)` in it.
+/// Beside a sink of plus infinity a row gives zeros.
 ///
 /// With `packed = [B,S]` the rows are those that a `pack` of `[B,S]` left: `q`, `k` and `v` are
 /// `[1,T,..]`, and `cu`, `keys`, `order` and `pos` follow them. The keys of a sequence are its

@@ -44,13 +44,21 @@ class Fuser {
   }
 
   bool run() {
-    if (!find_heads() || !find_score() || !find_context() || !find_operands() || !lay_out())
-      return false;
+    if (!find()) {
+      if (!last_has_value_) return false;
+      splits_ = false;
+      if (!find()) return false;
+    }
     rewrite();
     return true;
   }
 
  private:
+  bool find() {
+    m_ = Match{m_.softmax};
+    return find_heads() && find_score() && find_context() && find_operands() && lay_out();
+  }
+
   ExprPool& pool() { return g_.pool(); }
   const ir::Type& type(ValueId v) const { return g_.value(v).type; }
 
@@ -136,6 +144,7 @@ class Fuser {
   // A last column without a product, the same for all queries, is none of a key.
   void split_sink() {
     ExprRef last = ir::sub(keys_, pool().integer(1)), sink = with_key(m_.raw_score, last);
+    if (!splits_ || !ir::prove_ge0(last)) return;
     if (ir::uses_index(sink, ir::kQuery) || !products_in(sink).empty()) return;
     m_.sink = sink;
     keys_ = last;
@@ -147,16 +156,6 @@ class Fuser {
   bool is_product(ExprRef load) const {
     const ir::Op* op = g_.def(value_of(load));
     return op && ir::is_plain_product(*op);
-  }
-
-  // Is e the probability at these indices, perhaps rounded, perhaps with NaN turned into 0?
-  static bool is_probability(ExprRef e, ExprRef p) {
-    if (e == p) return true;
-    if (e->kind == ExprKind::round_f16 || e->kind == ExprKind::round_bf16)
-      return is_probability(e->args[0], p);
-    return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan &&
-           is_probability(e->args[0]->args[0], p) && is_probability(e->args[2], p) &&
-           ir::as_real(e->args[1]) == 0.0;
   }
 
   // IsNaN and Where are two ops: the guard is the one that reads the other.
@@ -257,9 +256,12 @@ class Fuser {
         ir::rewrite(m_.raw_score, [&](ExprRef n) { return n == m_.load ? scaled : nullptr; });
     if (m_.score->type != Scalar::f32)
       return miss("the score is not f32");  // cost: nor are v or the probabilities then
-    if (m_.sink && !ir::is_int(ir::sub(columns_of_context(), keys_), 0)) {
+    if (const ExprRef more = ir::sub(columns_of_context(), keys_); !ir::is_int(more, 0)) {
+      if (!m_.sink || !ir::is_int(more, 1))
+        return miss("the probabilities are changed before the product with v");
       ExprRef of_sink = operand(m_.context, 1, pv.trans_b, matrix(leading(out)), keys_, dv);
-      if (ir::as_real(of_sink) != 0.0) return miss("the last column of scores is no key's");
+      last_has_value_ = ir::as_real(of_sink) != 0.0;
+      if (last_has_value_) return false;  // a key, whose score is no product for a mask hides it
     }
     sizes_ = {size, out.back()};
     return true;
@@ -357,6 +359,7 @@ class Fuser {
   HeadDims d_;
   Indices at_;  // b, h, i, j
   ExprRef keys_ = nullptr;
+  bool splits_ = true, last_has_value_ = false;
   std::vector<ExprRef> sizes_;  // of a head of q and k, of a head of v
   int64_t kv_heads_ = 0;
 };

@@ -108,6 +108,15 @@ bool is_given(const Graph& graph, ValueId v) {
   return true;
 }
 
+bool is_probability(ExprRef e, ExprRef p) {
+  if (e == p) return true;
+  if (e->kind == ExprKind::round_f16 || e->kind == ExprKind::round_bf16)
+    return is_probability(e->args[0], p);
+  return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan &&
+         is_probability(e->args[0]->args[0], p) && is_probability(e->args[2], p) &&
+         ir::as_real(e->args[1]) == 0.0;
+}
+
 double peel_scale(ExprRef& e) {
   double scale = 1;
   while (e->kind == ExprKind::fmul) {

@@ -52,6 +52,9 @@ struct BiasAdd {
 /// Nothing if e is no sum.
 std::optional<BiasAdd> bias_add(const Graph& graph, ExprRef e, const Indices& at);
 
+/// Is e the probability p, perhaps rounded, perhaps with NaN turned into 0?
+bool is_probability(ExprRef e, ExprRef p);
+
 /// The element of v at its own indices with all elementwise producers inlined, except where `stop`
 /// says so.
 ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,

@@ -31,6 +31,18 @@ std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& a
   return e->args == row ? v : std::nullopt;
 }
 
+std::optional<ExprRef> reduced_body(const Graph& g, ExprRef e, ir::ReduceKind kind,
+                                    const Indices& at) {
+  auto v = row_statistic(g, e, at);
+  if (!v) return std::nullopt;
+  const auto& attrs = g.def(*v)->as<ir::ReduceAttrs>();
+  if (attrs.kind != kind || attrs.extents.size() != 1 || attrs.extents[0] != at.back()->args[0])
+    return std::nullopt;
+  Indices full = e->args;
+  full.push_back(at.back());
+  return ir::free_expr(g, g.value(*v).def, attrs.body, full);
+}
+
 namespace {
 
 // x if the body is x, or with `squares` x * x: spelled in the reduction or as an op of its own.

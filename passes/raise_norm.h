@@ -18,6 +18,11 @@ std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& 
 /// A load of a mean that belongs to the row of `at`.
 std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& at);
 
+/// The body of a reduction of this kind over the last axis of `at`, which e loads for its row; free,
+/// at `at`.
+std::optional<ExprRef> reduced_body(const Graph& g, ExprRef e, ir::ReduceKind kind,
+                                    const Indices& at);
+
 /// Values whose mean (or, with `squares`, mean of squares) is taken: where expansion has to stop.
 std::vector<ValueId> normalised_candidates(const Graph& g, bool squares);
 

@@ -5,25 +5,15 @@
 // A softmax of that distance is the softmax of the row.
 //   before: %m = max(%x); %y = softmax(%x - %m)
 //   after:  %y = softmax(%x)
+// So is one more column that is spelled behind the product with values (passes/scaled_softmax.h).
 // Requires: the reductions over the last axis alone, of the same %x.
 #include <algorithm>
 
 #include "passes/raise_norm.h"
+#include "passes/scaled_softmax.h"
 
 namespace tfcc::passes {
 namespace {
-
-std::optional<ExprRef> reduced_body(const Graph& g, ExprRef load, ir::ReduceKind kind,
-                                    const Indices& at) {
-  auto v = row_statistic(g, load, at);
-  if (!v) return std::nullopt;
-  const auto& attrs = g.def(*v)->as<ir::ReduceAttrs>();
-  if (attrs.kind != kind || attrs.extents.size() != 1 || attrs.extents[0] != at.back()->args[0])
-    return std::nullopt;
-  Indices full = load->args;
-  full.push_back(at.back());
-  return ir::free_expr(g, g.value(*v).def, attrs.body, full);
-}
 
 // The x of x - max(x).
 std::optional<ValueId> match_distance(const Graph& g, ExprRef e, const Indices& at) {
@@ -60,6 +50,7 @@ PassReport raise_softmax(Graph& graph) {
   PassReport report;
   const std::vector<ValueId> stops = maximised(graph);
   if (stops.empty()) return report;
+  for (OpId o : std::vector<OpId>(graph.order())) report.rewrites += take_sink(graph, o);
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ValueId y = graph.result(o);
     const ir::Type type = graph.value(y).type;

@@ -22,6 +22,7 @@ uint32_t row_bytes(int block_m, int threads, int64_t groups) {
 }
 constexpr int kMostBlockM = 128, kMostThreads = 256;
 constexpr int64_t kMostGroups = 4096;
+constexpr int64_t kLongestRow = 1 << 16;  // that a CPU computes: a thread's stack has one
 
 // How the kernel has the matrices.
 struct Matrices {
@@ -61,6 +62,14 @@ Matrices add_matrices(Stub& stub, const EmitContext& c, const ir::Op& op,
   return {fmt::format("ComputedMatrices<Weight>{{{}}}", stub.object("Weight")), "_computed", 0};
 }
 
+// Whether a functor finds values by one number each, which has 32 bits on a GPU.
+bool counts_codes(const EmitContext& c, const ir::Op& op) {
+  const auto packed = packed_matrices(c.graph, op);
+  const OrderedTiles tiles =
+      grouped_tiles(c.graph, c.graph.value(op.results[0]).def, c.target, c.bucket.most_tokens);
+  return !packed || !takes_codes(c, op, *packed, tiles);
+}
+
 }  // namespace
 
 OrderedTiles grouped_tiles(const Graph& graph, OpId o, const TargetClass& target,
@@ -84,6 +93,12 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   ExprRef rows = c.rows(y);
   const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
   if (n == 0 || k == 0) return c.unsupported(o, "its matrices are empty");
+  const bool computed = op.as<ir::GroupedMatmulAttrs>().weight;
+  if (computed && !c.cuda() && k > kLongestRow)
+    return c.unsupported(
+        o, fmt::format("rows of its matrices are computed, and {} are over {}", k, kLongestRow));
+  if (computed && c.cuda() && groups * n > INT32_MAX / k && counts_codes(c, op))
+    return c.unsupported(o, "its matrices have more values than a kernel of computed ones counts");
   if (!c.cuda() && (c.type(x).dtype != DType::f32 || c.type(y).dtype != DType::f32))
     return c.unsupported(o, "the CPU multiplies f32 alone");
   const std::vector<ExprRef> of_rows(c.dims(y).begin(), c.dims(y).end() - 1);

@@ -7,7 +7,7 @@
 // matrix. Where there are fewer rows than matrices that is the matrix of row number `slot`, unless a row before
 // it chose the same. kRows rows times kColumns columns are summed in registers, a lane for every kLanes-th p;
 // the sum of a row does not depend on the rows and columns around it.
-// w is StoredMatrices, or is computed, kColumns columns of a matrix at a time: CodedMatrices from bytes of
+// w is StoredMatrices, or is computed, a few columns of a matrix at a time: CodedMatrices from bytes of
 // codes, as weights of matmul_panel are, ComputedMatrices by a functor of matrix, column and p.
 // Spec: groups, k; of codes also Code, per_code. Bound: few rows: the bytes of the matrices that are
 // chosen, of codes what turns them into values; many: multiply-adds.
@@ -18,6 +18,7 @@
 namespace grouped_matmul_detail {
 
 inline constexpr int kBlockColumns = 64;
+inline constexpr int kLongRow = 4096;
 
 typedef f32 Vector __attribute__((vector_size(kLanes * 4)));
 typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
@@ -149,9 +150,10 @@ TFCC_FN void grouped_matmul(f32* __restrict out, const f32* __restrict x, const 
       multiply<Spec>(out, x, w.values + (group * columns + j) * (i64)Spec::k, first, rows, columns,
                      j, wide, share, group, which);
     } else {
-      alignas(64) f32 values[kColumns * Spec::k];
-      for (idx c = 0; c < wide; c += kColumns) {
-        const idx count = imin(kColumns, wide - c);
+      constexpr int at_once = Spec::k <= kLongRow ? kColumns : 1;  // threads have small stacks
+      alignas(64) f32 values[at_once * Spec::k];
+      for (idx c = 0; c < wide; c += at_once) {
+        const idx count = imin(at_once, wide - c);
         for (idx e = 0; e < count; ++e)
           w.template compute<Spec::k>(values + e * (i64)Spec::k, group, columns, j + c + e);
         multiply<Spec>(out, x, values, first, rows, columns, j + c, count, share, group, which);

@@ -226,7 +226,7 @@ for name, words, attributes, dims in [
         ("of_a_negative_block", "n|block_size", {"block_size": -16}, {}),
         ("of_a_huge_block", "n|block_size", {"block_size": 1 << 40}, {}),
         ("of_blocks_of_48", "n|block_size", {"block_size": 48}, {}),
-        ("of_begun_blocks", "n|blocks", {"block_size": 128}, {}),
+        ("of_scales_without_blocks", "n|input 3", {"block_size": 128}, {}),
         ("of_half_bytes", "n|bytes", {"fc2_expert_weight_bits": 4}, {"w1": [3, 5, 32], "s1": [3, 5], "w2": [3, 64, 3]}),
         ("of_8_bits_in_half", "n|input 2", {"expert_weight_bits": 8}, {}),
         ("of_other_codes", "n|input 2", {}, {"w1": [3, 6, 31]}),

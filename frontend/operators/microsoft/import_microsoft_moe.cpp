@@ -34,6 +34,7 @@ const Layer kCoded[] = {{1, 2, 4, 3, 11, IntegerName("fc1_expert_weight_bits")},
                         {2, 5, 7, 6, 12, IntegerName("fc2_expert_weight_bits")},
                         {3, 8, 10, 9, 13, IntegerName("fc3_expert_weight_bits")}};
 constexpr size_t kMixingWeights = 14;
+constexpr double kLeastWeight = 1e-8;  // ONNX Runtime leaves out what has no more
 
 class Mixture {
  public:
@@ -131,47 +132,65 @@ class Mixture {
     router = reshape(im_, router, dims, ".router");
     router = im_.pointwise(ir::convert(im_.element(router, im_.index_vars(dims)), Scalar::f32),
                            DType::f32, dims, ".router_f32");
+    const size_t axis = dims.size() - 1;
+    if (coded_) return choose_by_logits(router, axis, dims);
     const ValueId shares =
-        softmax_along(im_, router, dims.size() - 1, false, im_.value_name(0) + ".probabilities");
-    Best best = best_of(im_, shares, dims.size() - 1, im_.integer(count_), true);
+        softmax_along(im_, router, axis, false, im_.value_name(0) + ".probabilities");
+    const Best best = best_of(im_, shares, axis, im_.integer(count_), true);
     places_ = best.places;
-    // ONNX Runtime has shares of QMoE of those that are chosen, whatever it is told.
-    bool normalised = coded_ || im_.attr_int("normalize_routing_weights", 0);
-    if (coded_ && im_.has_input(kMixingWeights)) {
-      TFCC_TRY(best.values, mixing_weights(listed, dims));
-      normalised = im_.attr_int("normalize_routing_weights", 0);
-    }
     share_ = best.values;
-    if (!normalised) return {};
+    if (!im_.attr_int("normalize_routing_weights", 0)) return {};
+    share_ = divided_by_sum(best.values);
+    return {};
+  }
+
+  // As ONNX Runtime has it for QMoE: a softmax of those that are chosen alone, whatever it is told,
+  // or what another tensor has for them.
+  Result<void> choose_by_logits(ValueId router, size_t axis, const Dims& dims) {
+    const Best best = best_of(im_, router, axis, im_.integer(count_), true);
+    places_ = best.places;
+    if (!im_.has_input(kMixingWeights)) {
+      share_ = softmax_along(im_, best.values, axis, false, im_.value_name(0) + ".shares");
+      return {};
+    }
+    TFCC_TRY(share_, mixing_weights(dims));
+    if (im_.attr_int("normalize_routing_weights", 0)) share_ = divided_by_sum(share_);
+    return {};
+  }
+
+  // Values [rows.., k] over the sum of those of a row; 0 where that is 0.
+  ValueId divided_by_sum(ValueId values) {
     Dims chosen = rows_;
     chosen.push_back(im_.integer(count_));
     const Indices at = im_.index_vars(chosen);
     Indices any(at.begin(), at.end() - 1);
     any.push_back(im_.pool().index(static_cast<int64_t>(any.size()), im_.integer(count_)));
-    const ValueId sum = reduction(im_, ir::ReduceKind::sum, im_.element(best.values, any),
+    const ValueId sum = reduction(im_, ir::ReduceKind::sum, im_.element(values, any),
                                   {im_.integer(count_)}, {DType::f32, rows_}, ".best.sum");
-    share_ = im_.pointwise(
-        ir::div(im_.element(best.values, at), im_.element(sum, {at.begin(), at.end() - 1})),
-        DType::f32, chosen, ".shares");
-    return {};
+    ExprRef all = im_.element(sum, {at.begin(), at.end() - 1}), value = im_.element(values, at);
+    if (coded_) value = ir::select(ir::eq(all, real(all, 0)), real(all, 0), ir::div(value, all));
+    else value = ir::div(value, all);
+    return im_.pointwise(value, DType::f32, chosen, ".shares");
   }
 
   // What mixes the results of those that are chosen, [rows.., k], of a tensor over all experts.
-  Result<ValueId> mixing_weights(const Dims& listed, const Dims& dims) {
+  Result<ValueId> mixing_weights(const Dims& dims) {
     TFCC_TRY(ValueId given, im_.input(kMixingWeights));
-    Dims want = listed;
-    want.push_back(im_.integer(experts_));
-    if (im_.dims(given) != want || !is_float(im_.type(given).dtype))
+    const Dims own = im_.dims(given);
+    if (own.empty() || !ir::is_int(own.back(), experts_) || !is_float(im_.type(given).dtype))
       return im_.fail(ErrorCode::shape, fmt::format("router_weights are {}, not of each expert",
                                                     ir::to_string(im_.type(given))));
+    TFCC_TRY_VOID(im_.unify(ir::element_count(im_.pool(), {own.begin(), own.end() - 1}),
+                            ir::element_count(im_.pool(), rows_), "router_weights"));
     given = reshape(im_, given, dims, ".router_weights");
     Dims chosen = rows_;
     chosen.push_back(im_.integer(count_));
     const Indices at = im_.index_vars(chosen);
     Indices from = at;
     from.back() = place_of(at);
-    return im_.pointwise(ir::convert(im_.element(given, from), Scalar::f32), DType::f32, chosen,
-                         ".mixing");
+    ExprRef weight = ir::convert(im_.element(given, from), Scalar::f32);
+    weight = ir::select(ir::lt(real(weight, kLeastWeight), weight), weight, real(weight, 0));
+    return im_.pointwise(weight, DType::f32, chosen, ".mixing");
   }
 
   // ---- what an expert computes ----
@@ -224,11 +243,11 @@ class Mixture {
     if (bits != 2 && bits != 4 && bits != 8)
       return im_.fail(ErrorCode::unsupported,
                       fmt::format("{} bits are not supported; 2, 4 and 8 are", bits));
-    if (k % (8 / bits) != 0 || (block_ && k % block_ != 0))
+    constexpr int64_t kMost = int64_t{1} << 31;
+    if (k % (8 / bits) != 0 || k >= kMost || n >= kMost)
       return im_.fail(ErrorCode::bad_file,
-                      fmt::format("matrices of {} columns have no whole {}", k,
-                                  block_ ? fmt::format("blocks of {}", block_) : "bytes"));
-    const int64_t blocks = block_ ? k / block_ : n;  // along the last axis of scales
+                      fmt::format("matrices of {} columns have no whole bytes, or too many", k));
+    const int64_t blocks = block_ ? (k + block_ - 1) / block_ : n;  // along the last axis of scales
     const auto all = [&](int64_t last) {
       return block_ ? std::vector{experts_, n, last} : std::vector{experts_, last};
     };
