@@ -56,7 +56,8 @@ ExprRef without_rounding(ExprRef e) {
 // Is operand 0 of the product softmax(x)?
 bool multiplies_softmax(const Graph& g, OpId product, ValueId x, const Indices& at) {
   const ValueId p = g.op(product).operands[0];
-  if (g.value(p).type.dims != g.value(x).type.dims) return false;
+  if (g.value(p).type.dims != g.value(x).type.dims)
+    return false;  // cost: the verifier would undo the pass
   ExprRef e = without_rounding(expanded(g, p, at));
   if (e->kind == ExprKind::select) e = e->args[2];  // of a guard against NaN
   const auto s = loaded_at(without_rounding(e), at);
@@ -68,7 +69,8 @@ bool multiplies_softmax(const Graph& g, OpId product, ValueId x, const Indices& 
 std::optional<Match> match(const Graph& g, OpId o) {
   const ValueId y = g.result(o);
   const Indices at = ir::indices_of(g, y);
-  if (g.op(o).kind != OpKind::pointwise || at.size() < 2) return std::nullopt;
+  if (g.op(o).kind != OpKind::pointwise || at.size() < 2)
+    return std::nullopt;  // cost: of others there is no product of two
   const auto is_product = [&](ValueId v) { return g.def(v) && ir::is_plain_product(*g.def(v)); };
   const auto is_row = [&](ValueId v) {  // a score, of which rows are summed
     return std::ranges::any_of(g.value(v).users,
@@ -86,7 +88,8 @@ std::optional<Match> match(const Graph& g, OpId o) {
     const auto d = of_logistic(without_rounding(e->args[1 - k]));
     if (!d || ir::uses_index(d->sink, at.back()->value)) continue;
     const auto& scores = g.value(g.op(product).operands[0]).type.dims;
-    if (scores.size() != at.size() || g.value(*m).type != g.value(y).type) continue;
+    if (scores.size() != at.size()) continue;  // cost: then the sum is not at this place
+    if (g.value(*m).type != g.value(y).type) continue;
     const Indices of_x = ir::indices_of(g.pool(), scores);
     const auto x = of_logarithm(g, d->lse, of_x);
     if (x && multiplies_softmax(g, product, *x, of_x)) return Match{product, *x, d->sink};

@@ -65,6 +65,7 @@ VARIANTS = {
     "sinks_and_window": {"sinks": "column", "window": 5, "positions": False},
     "sinks_and_alibi": NO_ROTARY | {"sinks": "column", "alibi": "keys"},
     "sinks_without_past": {"sinks": "column", "past": False},
+    "sinks_behind_the_product": {"sinks": "share", "window": 5},
     "sinks_in_one_node": {"sinks": "node"},
     "sinks_and_window_in_one_node": {"sinks": "node", "window": 5},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
@@ -210,6 +211,10 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
     if v["cap"]:
         score = s("Mul", s("Tanh", s("Div", score, s.const(v["cap"], np.float32))), s.const(v["cap"], np.float32))
     score = s("Add", score, mask)
+    if v["sinks"] == "share":  # as Granite has it: of the sum with a sink, what the keys have
+        column = s("Reshape", g.weight(name + ".sinks", weights[name + ".sinks"]), s.const([1, -1, 1, 1]), allowzero=0)
+        share = s("Sigmoid", s("Sub", s("ReduceLogSumExp", score, axes=[-1], keepdims=1), column))
+        return o_proj(g, s, v, s("Mul", s("MatMul", s("Softmax", score, axis=-1), values), share), batch, weights, name)
     if v["sinks"]:
         return o_proj(g, s, v, s("MatMul", beside_sinks(g, s, v, score, name + ".sinks", weights), values), batch, weights, name)
     return o_proj(g, s, v, s("MatMul", s("Softmax", score, axis=-1), values), batch, weights, name)
