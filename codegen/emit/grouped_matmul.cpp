@@ -70,6 +70,25 @@ bool counts_codes(const EmitContext& c, const ir::Op& op) {
   return !packed || !takes_codes(c, op, *packed, tiles);
 }
 
+// Why there is no kernel for it; empty if there is.
+std::string refusal(const EmitContext& c, const ir::Op& op) {
+  const ir::Type w = ir::matrices_type(c.graph, op);
+  const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
+  const bool computed = op.as<ir::GroupedMatmulAttrs>().weight;
+  if (n == 0 || k == 0) return "its matrices are empty";
+  if (c.cuda()) {
+    if (groups > kMostGroups) return "it has more than 4096 matrices";
+    if (computed && groups * n > INT32_MAX / k && counts_codes(c, op))
+      return "its matrices have more values than a kernel of computed ones counts";
+    return "";
+  }
+  if (computed && k > kLongestRow)
+    return fmt::format("rows of its matrices are computed, and {} are over {}", k, kLongestRow);
+  const bool f32 =
+      c.type(op.operands[0]).dtype == DType::f32 && c.type(op.results[0]).dtype == DType::f32;
+  return f32 ? "" : "the CPU multiplies f32 alone";
+}
+
 }  // namespace
 
 OrderedTiles grouped_tiles(const Graph& graph, OpId o, const TargetClass& target,
@@ -92,15 +111,7 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   ExprRef rows = c.rows(y);
   const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
-  if (n == 0 || k == 0) return c.unsupported(o, "its matrices are empty");
-  const bool computed = op.as<ir::GroupedMatmulAttrs>().weight;
-  if (computed && !c.cuda() && k > kLongestRow)
-    return c.unsupported(
-        o, fmt::format("rows of its matrices are computed, and {} are over {}", k, kLongestRow));
-  if (computed && c.cuda() && groups * n > INT32_MAX / k && counts_codes(c, op))
-    return c.unsupported(o, "its matrices have more values than a kernel of computed ones counts");
-  if (!c.cuda() && (c.type(x).dtype != DType::f32 || c.type(y).dtype != DType::f32))
-    return c.unsupported(o, "the CPU multiplies f32 alone");
+  if (const std::string why = refusal(c, op); !why.empty()) return c.unsupported(o, why);
   const std::vector<ExprRef> of_rows(c.dims(y).begin(), c.dims(y).end() - 1);
   ExprRef share = c.integer(1);  // rows of one of x
   for (size_t d = c.dims(x).size() - 1; d < of_rows.size(); ++d) share = ir::mul(share, of_rows[d]);
@@ -120,7 +131,6 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   LaunchSize size;
   ExprRef slots = ir::min(rows, c.integer(groups));
   if (c.cuda()) {
-    if (groups > kMostGroups) return c.unsupported(o, "it has more than 4096 matrices");
     size.threads = static_cast<uint32_t>(tiles.threads);
     size.shared_bytes = ordered_shared_bytes(c.type(x).dtype, tiles) +
                         row_bytes(tiles.tile.block_m, tiles.threads, groups);
