@@ -48,9 +48,9 @@ std::vector<ValueId> maximised(const Graph& g) {
 
 PassReport raise_softmax(Graph& graph) {
   PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) report.rewrites += take_sink(graph, o);
   const std::vector<ValueId> stops = maximised(graph);
   if (stops.empty()) return report;
-  for (OpId o : std::vector<OpId>(graph.order())) report.rewrites += take_sink(graph, o);
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ValueId y = graph.result(o);
     const ir::Type type = graph.value(y).type;
