@@ -68,10 +68,10 @@ bool multiplies_softmax(const Graph& g, OpId product, ValueId x, const Indices& 
 
 std::optional<Match> match(const Graph& g, OpId o) {
   const ValueId y = g.result(o);
-  const Indices at = ir::indices_of(g, y);
-  if (g.op(o).kind != OpKind::pointwise || at.size() < 2)
-    return std::nullopt;  // cost: of others there is no product of two
   const auto is_product = [&](ValueId v) { return g.def(v) && ir::is_plain_product(*g.def(v)); };
+  if (g.op(o).kind != OpKind::pointwise || !std::ranges::any_of(g.op(o).operands, is_product))
+    return std::nullopt;  // cost: most ops have none, and their elements are not written out
+  const Indices at = ir::indices_of(g, y);
   const auto is_row = [&](ValueId v) {  // a score, of which rows are summed
     return std::ranges::any_of(g.value(v).users,
                                [&](OpId u) { return g.op(u).kind == OpKind::reduce; });
