@@ -249,6 +249,7 @@ TFCC_FN void attention_mma(T* out, const T* q, const T* k, const T* v, const Blo
         tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
   const i64 first_row = block.first_query() + block.first;
+  const int left = block.queries - block.first;
   copy_query_tile<Spec, typename Warp::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
@@ -287,6 +288,6 @@ TFCC_FN void attention_mma(T* out, const T* q, const T* k, const T* v, const Blo
   if constexpr (of_span > 0) w.take(spans);
   __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's
   write_rows<Sink>(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, w,
-                   tile_q + warp * 16 * Warp::VRows::stride, (int)(block.queries - warp_row),
+                   tile_q + warp * 16 * Warp::VRows::stride, left - warp * 16,
                    sink(block.b, block.h));
 }
