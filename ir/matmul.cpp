@@ -66,6 +66,19 @@ Type computed_matrices(const Graph& graph, const Op& grouped, const Type& result
       {pool.integer(grouped.as<GroupedMatmulAttrs>().groups.value_or(1)), result.dims.back(), k}};
 }
 
+void compute_matrices(Graph& graph, OpId grouped, ExprRef weight) {
+  const Op product = graph.op(grouped);
+  const ValueId y = product.results[0];
+  auto attrs = product.as<GroupedMatmulAttrs>();
+  attrs.groups = *as_int(graph.value(product.operands[1]).type.dims[0]);
+  std::vector<ValueId> operands{product.operands[0]};
+  const auto bodies =
+      capture({weight, free_expr(graph, grouped, attrs.which, indices_of(graph, y))}, operands);
+  attrs.weight = bodies[0], attrs.which = bodies[1];
+  graph.replace_uses(y, graph.add(OpKind::grouped_matmul, operands, attrs, graph.value(y).type,
+                                  graph.value(y).name, product.origin));
+}
+
 Type matrices_type(const Graph& graph, const Op& grouped) {
   return grouped.as<GroupedMatmulAttrs>().weight
              ? computed_matrices(graph, grouped, graph.value(grouped.results[0]).type)

@@ -41,6 +41,8 @@ Type second_factor(const Graph& graph, const Op& product);
 /// The type of the matrices [groups, n, k] whose element `weight` of a grouped_matmul with this result
 /// is.
 Type computed_matrices(const Graph& graph, const Op& grouped, const Type& result);
+/// Puts this free expression over [groups, n, k] in the place of its stored matrices.
+void compute_matrices(Graph& graph, OpId grouped, ExprRef weight);
 /// The type of its matrices: that, or of operand 1.
 Type matrices_type(const Graph& graph, const Op& grouped);
 

@@ -78,20 +78,11 @@ bool fuse_product(Graph& g, OpId o, PassReport& report) {
 }
 
 bool fuse_matrices(Graph& g, OpId o, PassReport& report) {
-  const ir::Op product = g.op(o);
-  auto attrs = product.as<ir::GroupedMatmulAttrs>();
-  const ValueId w = product.operands[1], y = product.results[0];
+  const ValueId w = g.op(o).operands[1];
   if (!is_dequantised(g, w, 3)) return false;
   ExprRef weight = weight_of(g, o, w, report);
-  if (!weight) return false;
-  std::vector<ValueId> operands{product.operands[0]};
-  const auto bodies =
-      ir::capture({weight, ir::free_expr(g, o, attrs.which, ir::indices_of(g, y))}, operands);
-  attrs.groups = *ir::as_int(g.value(w).type.dims[0]);
-  attrs.weight = bodies[0], attrs.which = bodies[1];
-  g.replace_uses(y, g.add(OpKind::grouped_matmul, operands, attrs, g.value(y).type, g.value(y).name,
-                          product.origin));
-  return true;
+  if (weight) ir::compute_matrices(g, o, weight);
+  return weight != nullptr;
 }
 
 }  // namespace

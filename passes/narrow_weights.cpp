@@ -7,7 +7,8 @@
 // reads each once.
 //   before: const @w : f32[N,K] = ..;  %y = matmul(%x, @w) {trans_b = true} : f32[S,N]
 //   after:  const @w : bf16[N,K] = .. |> cast(bf16);  %y = matmul(%x, @w) {trans_b = true, weight = (i,j) => @w[i,j]} : f32[S,N]
-// Requires: a matrix that is a constant, f32 in the end; rounded are those alone that fill panels of
+// The matrices of a grouped_matmul are read so as well: {groups = 32, weight = (i,j,k) => @w[i,j,k], which = ..}.
+// Requires: a constant, f32 in the end; of the matrices of matmul those alone are rounded that fill panels of
 // the CPU, which others would not gain by: columns in sixteens, rows of the left factor one behind the
 // other. Runs after: convert-precision-f32. What no arm reads so, code generation widens when the
 // model is compiled.
@@ -46,27 +47,57 @@ bool fills_panels(const Graph& g, const ir::Op& product) {
   return columns.value_or(1) % 16 == 0 && !product.as<ir::MatmulAttrs>().trans_a;
 }
 
+// The constants of 16 bits, by those that were.
+class Narrowing {
+ public:
+  Narrowing(Graph& graph, bool rounds) : g_(graph), rounds_(rounds) {}
+
+  bool product(OpId o) {
+    const ir::Op product = g_.op(o);
+    const ValueId b = product.operands[1], y = product.results[0];
+    ExprRef weight = g_.value(b).type.rank() == 2 ? element(b, fills_panels(g_, product)) : nullptr;
+    if (!weight) return false;
+    auto attrs = product.as<ir::MatmulAttrs>();
+    attrs.weight = weight;
+    const ExprRef epilogue = ir::free_epilogue(g_, o, ir::indices_of(g_, y));
+    g_.replace_uses(y, ir::add_matmul(g_, product.operands[0], b, attrs, epilogue, g_.value(y).type,
+                                      g_.value(y).name, product.origin));
+    return true;
+  }
+
+  bool matrices(OpId o) {
+    const ir::Op& product = g_.op(o);
+    if (product.as<ir::GroupedMatmulAttrs>().weight) return false;
+    ExprRef weight = element(product.operands[1], true);
+    if (weight) ir::compute_matrices(g_, o, weight);
+    return weight != nullptr;
+  }
+
+ private:
+  // The element of w, null if that stays as it is.
+  ExprRef element(ValueId w, bool may_round) {
+    const ir::Constant* stored = g_.constant(w);
+    if (!stored || g_.value(w).type.dtype != DType::f32) return nullptr;
+    auto known = made_.find(w.value);
+    if (known == made_.end()) {
+      const auto c = narrow(*stored, rounds_ && may_round);
+      if (!c) return nullptr;
+      known = made_.emplace(w.value, g_.add_constant(g_.value(w).name, *c)).first;
+    }
+    return ir::load_of(g_, known->second, ir::indices_of(g_, known->second));
+  }
+
+  Graph& g_;
+  bool rounds_;
+  std::map<uint32_t, ValueId> made_;
+};
+
 PassReport narrow_all(Graph& g, bool rounds) {
   PassReport report;
-  std::map<uint32_t, ValueId> made;  // by the weight that was
+  Narrowing narrowing(g, rounds);
   for (OpId o : std::vector<OpId>(g.order())) {
-    if (!ir::is_plain_product(g.op(o))) continue;
-    const ir::Op product = g.op(o);
-    const ValueId b = product.operands[1], y = product.results[0];
-    const ir::Constant* stored = g.constant(b);
-    if (!stored || g.value(b).type.rank() != 2 || g.value(b).type.dtype != DType::f32) continue;
-    auto known = made.find(b.value);
-    if (known == made.end()) {
-      const auto c = narrow(*stored, rounds && fills_panels(g, product));
-      if (!c) continue;
-      known = made.emplace(b.value, g.add_constant(g.value(b).name, *c)).first;
-    }
-    auto attrs = product.as<ir::MatmulAttrs>();
-    attrs.weight = ir::load_of(g, known->second, ir::indices_of(g, known->second));
-    const ExprRef epilogue = ir::free_epilogue(g, o, ir::indices_of(g, y));
-    g.replace_uses(y, ir::add_matmul(g, product.operands[0], b, attrs, epilogue, g.value(y).type,
-                                     g.value(y).name, product.origin));
-    ++report.rewrites;
+    if (ir::is_plain_product(g.op(o))) report.rewrites += narrowing.product(o);
+    if (g.op(o).kind == OpKind::grouped_matmul) report.rewrites += narrowing.matrices(o);
   }
   return report;
 }

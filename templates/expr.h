@@ -194,6 +194,17 @@ template <class A, class B> TFCC_FN auto floormod(A a, B b) {
   T r = x - x / y * y;
   return r < 0 ? r + y : r;
 }
+/// The same of a >= 0 and b > 0: shifts and masks where b is a power of two.
+template <class A, class B> TFCC_FN auto quotient(A a, B b) {
+  using T = decltype(a + b);
+  if constexpr (sizeof(T) == 4) return (T)((u32)a / (u32)b);
+  else return (T)((u64)a / (u64)b);
+}
+template <class A, class B> TFCC_FN auto remainder(A a, B b) {
+  using T = decltype(a + b);
+  if constexpr (sizeof(T) == 4) return (T)((u32)a % (u32)b);
+  else return (T)((u64)a % (u64)b);
+}
 template <class A, class B> TFCC_FN auto imin(A a, B b) {
   using T = decltype(a + b);
   return (T)a < (T)b ? (T)a : (T)b;

@@ -264,6 +264,11 @@ class Emitter {
     return nullptr;
   }
 
+  bool divides_unsigned(ExprRef dividend, ExprRef divisor) const {
+    return names_.unsigned_quotients && ir::as_int(divisor).value_or(0) > 0 &&
+           ir::prove_ge0(dividend);
+  }
+
   std::string write(ExprRef e) {
     if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr)
       return "one_plus_erf_short(" + at(x) + ")";
@@ -292,7 +297,8 @@ class Emitter {
         return "load(" + names_.pointer(e->value) + ", " +
                (plain ? poly(position, Width::index) : at(position)) + ")";
       }
-      case ExprKind::floordiv: return call("floordiv", e);
+      case ExprKind::floordiv:
+        return call(divides_unsigned(e->args[0], e->args[1]) ? "quotient" : "floordiv", e);
       case ExprKind::bounded:
         return "bounded(" + at(e->args[0]) + ", " + at(e->args[1]) + ", flags + " +
                std::to_string(e->value) + ")";
@@ -388,8 +394,9 @@ class Emitter {
     };
     for (const ir::Term& t : p.terms) product(t.coefficient, t.atoms, "");
     for (const ir::ModPart& m : mods) {
+      const char* of = divides_unsigned(m.dividend, m.divisor) ? "remainder" : "floormod";
       product(m.factor.coefficient, m.factor.atoms,
-              "floormod(" + at(m.dividend) + ", " + at(m.divisor) + ")");
+              fmt::format("{}({}, {})", of, at(m.dividend), at(m.divisor)));
     }
     if (p.constant != 0 || s.empty()) {
       const bool minus = p.constant < 0 && p.constant != INT64_MIN && !s.empty();

@@ -28,6 +28,8 @@ struct CppNames {
   bool fast = false;
   /// Numbers of a few bits become reals by those: conversions take longer (CUDA).
   bool convert_by_bits = false;
+  /// Quotients and remainders of what is proved not to be negative are those of unsigned numbers.
+  bool unsigned_quotients = false;
   std::vector<ir::ExprRef> counts;
   /// Operands whose memory is the caller's and may be misaligned.
   std::function<bool(int64_t slot)> of_caller;

@@ -12,8 +12,8 @@
 namespace tfcc::codegen {
 namespace {
 
-constexpr int64_t kBlockColumns = 64;    // of a work item, as in the template of the CPU
-constexpr int64_t kItemFlops = 4 << 20;  // what makes a work item worth a thread
+constexpr int64_t kBlockColumns = 64;     // of a work item, as in the template of the CPU
+constexpr int64_t kItemValues = 1 << 14;  // of a matrix that make a work item worth a thread
 
 // Numbers of rows that a block keeps beside the ring of its tiles: Rows in the template.
 uint32_t row_bytes(int block_m, int threads, int64_t groups) {
@@ -24,42 +24,89 @@ constexpr int kMostBlockM = 128, kMostThreads = 256;
 constexpr int64_t kMostGroups = 4096;
 constexpr int64_t kLongestRow = 1 << 16;  // that a CPU computes: a thread's stack has one
 
+// The constant from which a CPU has panels.
+struct Panels {
+  int64_t panel;
+  size_t slot;
+  std::optional<PackedFactor> codes;
+};
+
+std::optional<Panels> panels_of(const EmitContext& c, const ir::Op& op) {
+  const int64_t panel = panel_of(*c.known(ir::matrices_type(c.graph, op).dims[1]));
+  if (c.cuda() || panel == 0) return std::nullopt;
+  if (auto codes = packed_matrices(c.graph, op)) return Panels{panel, codes->slot, codes};
+  const auto& attrs = op.as<ir::GroupedMatmulAttrs>();
+  const auto narrow = narrow_matrices(c.graph, op);
+  if (!narrow && (attrs.weight || !c.graph.is_constant(op.operands[1]))) return std::nullopt;
+  const size_t slot = narrow ? narrow->slot : 1;
+  for (ValueId v : ir::loads_of(attrs.which))
+    if (op.operands[v.value] == op.operands[slot]) return std::nullopt;
+  return Panels{panel, slot, {}};
+}
+
 // How the kernel has the matrices.
 struct Matrices {
   std::string object;
   std::string coding;  // in the name of the kernel
   int64_t bytes = 0;   // of constants, of each matrix
+  std::vector<PackedWeight> packed = {};
 };
 
 // Whether tiles hold whole chunks of codes, which a row of a step has one behind the other.
 bool takes_codes(const EmitContext& c, const ir::Op& op, const PackedFactor& packed,
                  const OrderedTiles& tiles) {
   const bool one_part = size_of(c.type(op.operands[0]).dtype) == 2;
-  return !c.cuda() || (one_part && tiles.block_k % packed.chunk == 0);
+  return c.cuda() && one_part && tiles.block_k % packed.chunk == 0;
+}
+
+Matrices in_panels(Stub& stub, const EmitContext& c, const ir::Op& op, const Panels& panels) {
+  const ir::Type w = ir::matrices_type(c.graph, op);
+  const int64_t n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
+  const int64_t columns = *c.known(w.dims[0]) * n, panel = panels.panel;
+  const ValueId v = op.operands[panels.slot];
+  stub.field("panel", panel);
+  if (panels.codes) {
+    const int64_t per = panels.codes->per;
+    add_weight(stub, *panels.codes);
+    return {fmt::format("PanelMatrices{{PackedPanels<Spec, Weight>{{{}, {}}}}}",
+                        stub.packed("Spec::Code", 0), stub.object("Weight")),
+            fmt::format("_of_{}_bits", 8 / per),
+            n * k / per,
+            {codes_in_panels(v, columns, k / per, panel)}};
+  }
+  const DType stored = c.type(v).dtype;
+  stub.type("B", stored);
+  return {fmt::format("PanelMatrices{{StoredPanels<Spec>{{{}}}}}", stub.packed("Spec::B", 0)),
+          stored == DType::f32 ? "" : fmt::format("_of_{}", to_string(stored)),
+          n * k * static_cast<int64_t>(size_of(stored)),
+          {weight_in_panels(v, columns, k, panel, true)}};
 }
 
 // As they are stored, or computed where a tile reads them: from codes of which a thread has a chunk at
 // a time, or one by one.
-Matrices add_matrices(Stub& stub, const EmitContext& c, const ir::Op& op,
-                      const OrderedTiles& tiles) {
+Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op,
+                     const OrderedTiles& tiles) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const int64_t values = *c.known(w.dims[1]) * *c.known(w.dims[2]);
   ExprRef weight = op.as<ir::GroupedMatmulAttrs>().weight;
-  if (!weight) {
-    const ValueId stored = op.operands[1];
-    return {fmt::format("StoredMatrices{{{}}}", stub.in(stored)), "",
-            c.graph.is_constant(stored) ? values * static_cast<int64_t>(size_of(w.dtype)) : 0};
+  const auto narrow = c.cuda() ? std::nullopt : narrow_matrices(c.graph, op);
+  if (!weight || narrow) {
+    const ValueId v = op.operands[narrow ? narrow->slot : 1];
+    const int64_t bytes = values * static_cast<int64_t>(size_of(c.type(v).dtype));
+    return {fmt::format("StoredMatrices{{{}}}", stub.in(v)),
+            narrow ? fmt::format("_of_{}", to_string(narrow->stored)) : "",
+            c.graph.is_constant(v) ? bytes : 0};
   }
   const auto packed = packed_matrices(c.graph, op);
   if (packed && takes_codes(c, op, *packed, tiles)) {
     add_weight(stub, *packed);
-    if (c.cuda()) stub.field("ahead", static_cast<int64_t>(tiles.ahead));
+    stub.field("ahead", static_cast<int64_t>(tiles.ahead));
     return {fmt::format("CodedMatrices<Spec, Weight>{{{}, {}}}", stub.in(op.operands[packed->slot]),
                         stub.object("Weight")),
             fmt::format("_of_{}_bits", 8 / packed->per), values / packed->per};
   }
   stub.functor("Weight", "idx i0, idx i1, idx i2", weight, ir::scalar_of(w.dtype));
-  return {fmt::format("ComputedMatrices<Weight>{{{}}}", stub.object("Weight")), "_computed", 0};
+  return {fmt::format("ComputedMatrices<Weight>{{{}}}", stub.object("Weight")), "_computed"};
 }
 
 // Whether a functor finds values by one number each, which has 32 bits on a GPU.
@@ -75,6 +122,7 @@ std::string refusal(const EmitContext& c, const ir::Op& op) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
   const bool computed = op.as<ir::GroupedMatmulAttrs>().weight;
+  const bool by_rows = computed && !panels_of(c, op) && !narrow_matrices(c.graph, op);
   if (n == 0 || k == 0) return "its matrices are empty";
   if (c.cuda()) {
     if (groups > kMostGroups) return "it has more than 4096 matrices";
@@ -82,11 +130,33 @@ std::string refusal(const EmitContext& c, const ir::Op& op) {
       return "its matrices have more values than a kernel of computed ones counts";
     return "";
   }
-  if (computed && k > kLongestRow)
+  if (by_rows && k > kLongestRow)
     return fmt::format("rows of its matrices are computed, and {} are over {}", k, kLongestRow);
   const bool f32 =
       c.type(op.operands[0]).dtype == DType::f32 && c.type(op.results[0]).dtype == DType::f32;
   return f32 ? "" : "the CPU multiplies f32 alone";
+}
+
+// The tiles of a GPU as fields of the Spec; the size of a launch but its grid.
+LaunchSize in_tiles(Stub& stub, const EmitContext& c, const ir::Op& op, const OrderedTiles& tiles) {
+  const ValueId x = op.operands[0];
+  const DType t = c.type(x).dtype;
+  const ir::Type w = ir::matrices_type(c.graph, op);
+  LaunchSize size;
+  size.threads = static_cast<uint32_t>(tiles.threads);
+  size.shared_bytes = ordered_shared_bytes(t, tiles) +
+                      row_bytes(tiles.tile.block_m, tiles.threads, *c.known(w.dims[0]));
+  stub.type("Out", c.type(op.results[0]).dtype);
+  stub.field("gated", false);
+  stub.field("early", false);
+  // A caller may have misaligned what is its own.
+  const bool callers = c.any_of_callers({x, op.operands[1]});
+  add_ordered_fields(
+      stub, c, t, callers ? static_cast<int64_t>(size_of(t)) : copied_bytes(t, *c.known(w.dims[2])),
+      tiles);
+  stub.require(fmt::format("GroupedMatmulShape<Spec>::shared_bytes == {}", size.shared_bytes),
+               "the plan has another size");
+  return size;
 }
 
 }  // namespace
@@ -115,7 +185,10 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   const std::vector<ExprRef> of_rows(c.dims(y).begin(), c.dims(y).end() - 1);
   ExprRef share = c.integer(1);  // rows of one of x
   for (size_t d = c.dims(x).size() - 1; d < of_rows.size(); ++d) share = ir::mul(share, of_rows[d]);
-  Stub stub(c, "grouped_matmul", o);
+  const auto panels = panels_of(c, op);
+  std::vector<ValueId> reads = op.operands;
+  if (panels) std::erase(reads, op.operands[panels->slot]);
+  Stub stub(c, "grouped_matmul", op.operands, std::move(reads), op.results);
   stub.functor("Which", "idx i0",
                ir::substitute_indices(
                    op.as<ir::GroupedMatmulAttrs>().which,
@@ -125,39 +198,28 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   if (c.cuda()) stub.type("T", c.type(x).dtype);
   const OrderedTiles tiles =
       c.cuda() ? grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens) : OrderedTiles{};
-  const Matrices matrices = add_matrices(stub, c, op, tiles);
-  std::vector<std::string> arguments{stub.out(), stub.in(x), matrices.object, stub.size(rows),
-                                     stub.size(w.dims[1])};
+  const Matrices matrices =
+      panels ? in_panels(stub, c, op, *panels) : as_they_are(stub, c, op, tiles);
+  std::vector<std::string> arguments{stub.out(), stub.in(x), matrices.object, stub.size(rows)};
   LaunchSize size;
   ExprRef slots = ir::min(rows, c.integer(groups));
   if (c.cuda()) {
-    size.threads = static_cast<uint32_t>(tiles.threads);
-    size.shared_bytes = ordered_shared_bytes(c.type(x).dtype, tiles) +
-                        row_bytes(tiles.tile.block_m, tiles.threads, groups);
+    size = in_tiles(stub, c, op, tiles);
     size.grid = {ir::mul(slots, c.ceil_div(w.dims[1], tiles.tile.block_n))};
-    stub.type("Out", c.type(y).dtype);
-    stub.field("gated", false);
-    stub.field("early", false);
-    // A caller may have misaligned what is its own.
-    const bool callers = c.any_of_callers({x, op.operands[1]});
-    add_ordered_fields(
-        stub, c, c.type(x).dtype,
-        callers ? static_cast<int64_t>(size_of(c.type(x).dtype)) : copied_bytes(c.type(x).dtype, k),
-        tiles);
-    stub.require(fmt::format("GroupedMatmulShape<Spec>::shared_bytes == {}", size.shared_bytes),
-                 "the plan has another size");
-    arguments.push_back(stub.size(w.dims[2]));
+    arguments.insert(arguments.end(), {stub.size(w.dims[1]), stub.size(w.dims[2])});
   } else {
+    stub.field("n", n);
     stub.field("k", k);
-    size.work = ir::mul(slots, c.ceil_div(w.dims[1], kBlockColumns));
-    size.grain = static_cast<uint32_t>(
-        std::max<int64_t>(1, kItemFlops / (2 * std::min(n, kBlockColumns) * k)));
+    const int64_t columns = panels ? panels->panel : kBlockColumns;
+    size.work = ir::mul(slots, c.ceil_div(w.dims[1], columns));
+    size.grain =
+        static_cast<uint32_t>(std::max<int64_t>(1, kItemValues / (std::min(n, columns) * k)));
   }
   arguments.insert(arguments.end(), {stub.size(share), stub.object("Which")});
   stub.call(std::move(arguments), {});
   KernelLaunch launch{
       fmt::format("grouped_matmul__{}_{}x{}x{}{}", c.storage(x), groups, n, k, matrices.coding),
-      std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), rows)};
+      std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), rows), matrices.packed};
   if (matrices.bytes) launch.of_constants = ir::mul(slots, c.integer(matrices.bytes));
   return Emission::of(std::move(launch));
 }

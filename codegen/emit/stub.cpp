@@ -204,6 +204,7 @@ void Stub::shared_functor(const std::string& name, const std::vector<ExprRef>& s
   CppNames small = names(index_name);
   small.convert_by_bits = cuda_;
   small.narrow_indices = true;  // of bytes and places in a chunk: more of them fit a vector
+  small.unsigned_quotients = !cuda_;
   for (const auto& [of, e] : more)
     functors_ +=
         fmt::format("  TFCC_FN {} {}([[maybe_unused]] const Shared& shared) const {{ {}{} }}\n",

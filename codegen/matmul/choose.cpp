@@ -16,14 +16,6 @@ constexpr int64_t kSomeRowsEach = 48;  // of each matrix of a grouped_matmul
 constexpr int64_t kLongSum = 8192;     // of its rows
 constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
 
-/// Columns of a panel: the most that divide n, 0 if none do.
-int panel_of(int64_t n) {
-  for (int panel : {64, 48, 32, 16}) {
-    if (n % panel == 0) return panel;
-  }
-  return 0;
-}
-
 constexpr const char* kComputed =
     "B is an expression, and not one of bytes and what neighbours share";
 
@@ -412,6 +404,13 @@ bool takes_ordered(const MatmulDesc& x, const TargetClass& target, MatmulConfig&
 }
 
 }  // namespace
+
+int panel_of(int64_t n) {
+  for (int panel : {64, 48, 32, 16}) {
+    if (n % panel == 0) return panel;
+  }
+  return 0;
+}
 
 bool takes(Arm arm, Epilogue e) {
   switch (arm) {

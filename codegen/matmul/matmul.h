@@ -56,6 +56,8 @@ struct NarrowFactor {
 };
 /// The weight of this product, if it is an expression and of that form.
 std::optional<NarrowFactor> narrow_factor(const Graph& graph, const ir::Op& product);
+/// The same of the matrices of a grouped_matmul, [groups, n, k].
+std::optional<NarrowFactor> narrow_matrices(const Graph& graph, const ir::Op& grouped);
 
 /// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of
 /// one product.
@@ -245,7 +247,13 @@ OrderedTiles grouped_tiles(const Graph& graph, OpId grouped_matmul, const Target
 #include "codegen/matmul/arms.def"
 #undef TFCC_ARM
 
-/// How the panel arm has a weight of this product packed: [n / panel, k, panel].
+/// Columns of a panel of the CPU: the most that divide n, 0 if none do.
+int panel_of(int64_t n);
+/// How panels have a weight [k, n] or, `transposed`, [n, k]: [n / panel, k, panel].
+PackedWeight weight_in_panels(ValueId weight, int64_t n, int64_t k, int64_t panel, bool transposed);
+/// How they have codes [n, k] of some values each: [n / panel, k, panel].
+PackedWeight codes_in_panels(ValueId codes, int64_t n, int64_t k, int64_t panel);
+/// The same of the weight of this product.
 PackedWeight packed_panels(ValueId weight, const MatmulDesc& desc, const MatmulConfig& config);
 /// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row
 /// and its column.

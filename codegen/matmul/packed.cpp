@@ -8,17 +8,30 @@
 
 namespace tfcc::codegen {
 
-std::optional<NarrowFactor> narrow_factor(const Graph& g, const ir::Op& product) {
-  ExprRef weight = product.as<ir::MatmulAttrs>().weight;
+namespace {
+
+// The constant of 16 bits of this type's dims that `weight` is, element for element.
+std::optional<NarrowFactor> narrow(const Graph& g, const ir::Op& product, ExprRef weight,
+                                   const ir::Type& type) {
   if (!weight || weight->kind != ir::ExprKind::load) return std::nullopt;
   const auto slot = static_cast<size_t>(weight->value);
   const ValueId v = product.operands[slot];
-  const ir::Type type = g.value(v).type;
-  const bool own = weight->args == ir::indices_of(g.pool(), ir::second_factor(g, product).dims) &&
-                   type.dims == ir::second_factor(g, product).dims;
-  if (!own || !g.is_constant(v) || (type.dtype != DType::f16 && type.dtype != DType::bf16))
+  const ir::Type& stored = g.value(v).type;
+  const bool own = weight->args == ir::indices_of(g.pool(), type.dims) && stored.dims == type.dims;
+  if (!own || !g.is_constant(v) || (stored.dtype != DType::f16 && stored.dtype != DType::bf16))
     return std::nullopt;
-  return NarrowFactor{slot, type.dtype};
+  return NarrowFactor{slot, stored.dtype};
+}
+
+}  // namespace
+
+std::optional<NarrowFactor> narrow_factor(const Graph& g, const ir::Op& product) {
+  return narrow(g, product, product.as<ir::MatmulAttrs>().weight, ir::second_factor(g, product));
+}
+
+std::optional<NarrowFactor> narrow_matrices(const Graph& g, const ir::Op& grouped) {
+  return narrow(g, grouped, grouped.as<ir::GroupedMatmulAttrs>().weight,
+                ir::matrices_type(g, grouped));
 }
 
 namespace {

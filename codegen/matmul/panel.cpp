@@ -14,8 +14,9 @@ namespace {
 constexpr int64_t kBlockRows = 128;      // as in the template
 constexpr int64_t kItemFlops = 4 << 20;  // what makes a work item worth a thread
 
-// Codes of `per` values: [n / panel, k / per, panel].
-PackedWeight packed_codes(ValueId v, int64_t n, int64_t k, int64_t panel) {
+}  // namespace
+
+PackedWeight codes_in_panels(ValueId v, int64_t n, int64_t k, int64_t panel) {
   return {v, fmt::format("codes{}", panel), [=](ir::Constant& c) {
             using Kind = ir::ConstantStep::Kind;
             c.steps.push_back({Kind::reshape, {n / panel, panel, k}, {}});
@@ -23,8 +24,7 @@ PackedWeight packed_codes(ValueId v, int64_t n, int64_t k, int64_t panel) {
           }};
 }
 
-// [n / panel, k, panel]
-PackedWeight packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed) {
+PackedWeight weight_in_panels(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed) {
   return {v, fmt::format("panel{}{}", panel, transposed ? "t" : ""), [=](ir::Constant& c) {
             using Kind = ir::ConstantStep::Kind;
             const std::vector<int64_t> split = transposed
@@ -38,10 +38,8 @@ PackedWeight packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool 
           }};
 }
 
-}  // namespace
-
 PackedWeight packed_panels(ValueId weight, const MatmulDesc& x, const MatmulConfig& config) {
-  return packed_weight(weight, *ir::as_int(x.n), *ir::as_int(x.k), config.panel, x.trans_b);
+  return weight_in_panels(weight, *ir::as_int(x.n), *ir::as_int(x.k), config.panel, x.trans_b);
 }
 
 Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDesc& x,
@@ -78,7 +76,7 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
        std::move(stub),
        std::move(size),
        ir::mul(c.integer(2 * n * k), x.m),
-       {x.packed ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
+       {x.packed ? codes_in_panels(op.operands[x.packed->slot], n, k / x.packed->per, panel)
                  : packed_panels(op.operands[x.narrow ? x.narrow->slot : 1], x, config)},
        {},
        fused_parts(x)});

@@ -10,14 +10,12 @@
 // Spec: heads, k. Bound: multiply-adds.
 #pragma once
 
+#include "cpu/vectors.h"
 #include "expr.h"
 
 namespace matmul_heads_detail {
 
 inline constexpr int kBlockRows = 32;
-
-typedef f32 Vector __attribute__((vector_size(kLanes * 4)));
-typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
 
 /// Registers: 32 vectors with AVX-512, else 16; sums take most of them.
 inline constexpr int kVectors = kLanes == 16 ? 4 : 2, kRows = 6, kColumns = kVectors * kLanes;
@@ -29,7 +27,7 @@ TFCC_FN void tile(f32* out, const f32* a, const f32* b, idx n, f32 alpha) {
 #pragma clang loop unroll_count(4)
   for (int p = 0; p < Spec::k; ++p) {
     Vector y[vectors];
-    for (int v = 0; v < vectors; ++v) y[v] = *(const Unaligned*)(b + p * n + v * kLanes);
+    for (int v = 0; v < vectors; ++v) y[v] = load_vector(b + p * n + v * kLanes);
     for (int r = 0; r < rows; ++r) {
       const f32 x = a[r * (Spec::heads * Spec::k) + p];
       for (int v = 0; v < vectors; ++v) sum[r][v] += y[v] * x;
@@ -37,7 +35,7 @@ TFCC_FN void tile(f32* out, const f32* a, const f32* b, idx n, f32 alpha) {
   }
   for (int r = 0; r < rows; ++r) {
     for (int v = 0; v < vectors; ++v)
-      *(Unaligned*)(out + r * (Spec::heads * n) + v * kLanes) = sum[r][v] * alpha;
+      store_vector(out + r * (Spec::heads * n) + v * kLanes, sum[r][v] * alpha);
   }
 }
 

@@ -10,6 +10,7 @@
 // product is a chain of fused multiply-adds over k in order.
 #pragma once
 
+#include "cpu/vectors.h"
 #include "expr.h"
 
 /// A weight of Spec::B, [n / panel, k, panel].
@@ -25,7 +26,7 @@ template <class Spec> struct StoredPanels {
 
 /// A weight of codes, bytes [n / panel, k / per_code, panel]: weight.value(..) of each value in a
 /// code. All but the code is shared by `chunk` neighbours along k (codegen/matmul/matmul.h). A part
-/// of a panel is computed before rows are multiplied by it.
+/// of a panel is computed before many rows are multiplied by it; few rows meet each value at once.
 template <class Spec, class Weight> struct PackedPanels {
   static constexpr bool made = true;
   using B = f32;
@@ -37,25 +38,39 @@ template <class Spec, class Weight> struct PackedPanels {
 
   TFCC_FN PackedPanels(const typename Spec::Code* codes, const Weight& w) : b(codes), weight(w) {}
   TFCC_FN const f32* rows(idx p, int k, int count) {
+    Chunk<Spec::panel> of;
     for (int c = 0; c < count / chunk; ++c) {
-      typename Weight::Shared shared[Spec::panel];
-      for (int j = 0; j < Spec::panel; ++j)
-        shared[j] = weight.shared(p * Spec::panel + j, k / chunk + c);
-      const auto* codes = b + (p * Spec::k + k + c * chunk) / Spec::per_code * Spec::panel;
+      of.begin(*this, p, 0, k / chunk + c);
       for (int byte = 0; byte < bytes; ++byte) {
-        for (int v = 0; v < Spec::per_code; ++v) {
-          const int place = byte * Spec::per_code + v;
-          f32* to = wide + (c * chunk + place) * Spec::panel;
-#pragma clang loop vectorize(assume_safety)
-          for (int j = 0; j < Spec::panel; ++j)
-            to[j] = weight.value(shared[j], place, code(codes[byte * Spec::panel + j]));
-        }
+        for (int v = 0; v < Spec::per_code; ++v)
+          of.decode(wide + (c * chunk + byte * Spec::per_code + v) * Spec::panel, *this, byte, v);
       }
     }
     return wide;
   }
 
+  /// Some columns of a chunk.
+  template <int columns> struct Chunk {
+    typename Weight::Shared shared[columns];
+    const typename Spec::Code* codes;
+
+    /// Chunk c of panel p from column j on.
+    TFCC_FN void begin(const PackedPanels& of, idx p, int j, int c) {
+      for (int i = 0; i < columns; ++i) shared[i] = of.weight.shared(p * Spec::panel + j + i, c);
+      codes = of.b + (p * (Spec::k / Spec::per_code) + c * bytes) * Spec::panel + j;
+    }
+    /// Value v of a byte of each.
+    TFCC_FN void decode(f32* to, const PackedPanels& of, int byte, int v) const {
+      const auto* from = codes + byte * Spec::panel;
+      if (v == 0) __builtin_prefetch(from + kAhead, 0, 2);
+#pragma clang loop vectorize(assume_safety)
+      for (int i = 0; i < columns; ++i)
+        to[i] = of.weight.value(shared[i], byte * Spec::per_code + v, code(from[i]));
+    }
+  };
+
  private:
+  static constexpr int kAhead = 4096;  // bytes of codes
   static TFCC_FN int code(u8 c) { return c; }
   static TFCC_FN int code(i8 c) { return c + 128; }
 };
@@ -64,27 +79,6 @@ namespace matmul_panel_detail {
 
 inline constexpr int kBlockRows = 128;
 inline constexpr int kLine = 64;  // bytes of a line of the cache
-
-typedef f32 Vector __attribute__((vector_size(kLanes * 4)));
-typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
-typedef u32 Words __attribute__((vector_size(kLanes * 4)));
-typedef u16 Halves __attribute__((vector_size(kLanes * 2)));
-
-TFCC_FN Vector vector_of(const f32* b) { return *(const Vector*)b; }
-TFCC_FN Vector vector_of(const bf16* b) {
-  return (Vector)(__builtin_convertvector(*(const Halves*)b, Words) << 16);
-}
-TFCC_FN Vector vector_of(const f16* b) {
-#if defined(__F16C__)
-  typedef _Float16 Reals __attribute__((vector_size(kLanes * 2)));
-  return __builtin_convertvector(*(const Reals*)b, Vector);
-#else  // as f16_to_f32
-  const Words bits = __builtin_convertvector(*(const Halves*)b, Words);
-  const Words magnitude = (Words)((Vector)((bits & 0x7fff) << 13) * 0x1p112f),
-              special = (Words)((bits & 0x7c00) == 0x7c00) & 0x7f800000u;
-  return (Vector)(magnitude | special | (bits & 0x8000) << 16);
-#endif
-}
 
 /// Registers: 32 vectors with AVX-512, else 16; sums take most of them.
 template <class Spec> struct Tile {
@@ -99,50 +93,130 @@ template <class Spec> struct Tile {
   static_assert(Spec::panel % columns == 0);
 };
 
-/// out += a b for kRows rows and the columns of a tile; `first`: out = a b. `ahead` is memory that
-/// will be read soon.
-template <class Spec, int kRows, class B>
-TFCC_FN void tile(f32* out, const f32* a, const B* b, int depth, bool first, const char* ahead) {
+/// Rows of a and of out, one behind the other.
+template <class Spec> struct RowsInOrder {
+  f32* to;
+  const f32* from;
+  TFCC_FN f32* out(int r) const { return to + r * Spec::n; }
+  TFCC_FN const f32* a(int r) const { return from + r * Spec::k; }
+  TFCC_FN RowsInOrder after(int r) const { return {out(r), a(r)}; }
+};
+
+/// What tiles multiply rows by: rows k, .., k + depth - 1 of some columns of a panel, which begin at
+/// `column` of out. `ahead` is memory that will be read soon.
+template <class B> struct PanelPart {
+  const B* b;
+  int k, depth;
+  idx column;
+  const char* ahead;
+};
+
+/// out += a b for kRows rows and the columns of a tile; where k is 0: out = a b.
+template <class Spec, int kRows, class Rows, class B>
+TFCC_FN void tile(const Rows& rows, const PanelPart<B>& part) {
   constexpr int vectors = Tile<Spec>::vectors;
   Vector sum[kRows][vectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < vectors; ++v)
-      sum[r][v] = first ? Vector{} : *(const Unaligned*)(out + r * Spec::n + v * kLanes);
+      sum[r][v] = part.k == 0 ? Vector{} : load_vector(rows.out(r) + part.column + v * kLanes);
   }
 #pragma clang loop unroll_count(4)
-  for (int k = 0; k < depth; ++k) {
+  for (int k = 0; k < part.depth; ++k) {
     Vector y[vectors];
-    for (int v = 0; v < vectors; ++v) y[v] = vector_of(b + k * Spec::panel + v * kLanes);
-    __builtin_prefetch(ahead + k * kLine, 0, 2);
+    for (int v = 0; v < vectors; ++v) y[v] = load_vector(part.b + k * Spec::panel + v * kLanes);
+    __builtin_prefetch(part.ahead + k * kLine, 0, 2);
     for (int r = 0; r < kRows; ++r) {
-      const f32 x = a[r * Spec::k + k];
+      const f32 x = rows.a(r)[part.k + k];
       for (int v = 0; v < vectors; ++v) sum[r][v] += y[v] * x;
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < vectors; ++v) *(Unaligned*)(out + r * Spec::n + v * kLanes) = sum[r][v];
+    for (int v = 0; v < vectors; ++v)
+      store_vector(rows.out(r) + part.column + v * kLanes, sum[r][v]);
   }
 }
 
 /// The same for any number of rows up to Tile::rows.
-template <class Spec, class B>
-TFCC_FN void tile_of(int rows, f32* out, const f32* a, const B* b, int depth, bool first,
-                     const char* ahead) {
+template <class Spec, class Rows, class B>
+TFCC_FN void tile_of(int count, Rows rows, const PanelPart<B>& part) {
   constexpr int most = Tile<Spec>::rows;
-  if (rows == most) return tile<Spec, most>(out, a, b, depth, first, ahead);
-  if (rows == most - 1) return tile<Spec, most - 1>(out, a, b, depth, first, ahead);
-  for (; rows >= 4; rows -= 4, out += 4 * Spec::n, a += 4 * Spec::k)
-    tile<Spec, 4>(out, a, b, depth, first, ahead);
-  for (; rows >= 1; --rows, out += Spec::n, a += Spec::k)
-    tile<Spec, 1>(out, a, b, depth, first, ahead);
+  if (count == most) return tile<Spec, most>(rows, part);
+  if (count == most - 1) return tile<Spec, most - 1>(rows, part);
+  for (; count >= 4; count -= 4, rows = rows.after(4)) tile<Spec, 4>(rows, part);
+  for (; count >= 2; count -= 2, rows = rows.after(2)) tile<Spec, 2>(rows, part);
+  if (count == 1) tile<Spec, 1>(rows, part);
 }
 
-template <class Spec, class Epilogue>
-TFCC_FN void finish_tile(int rows, f32* out, idx row, idx column, const Epilogue& epilogue) {
-  for (int r = 0; r < rows; ++r) {
-    f32* at = out + r * Spec::n;
-#pragma clang loop vectorize(assume_safety)
-    for (int j = 0; j < Tile<Spec>::columns; ++j) at[j] = epilogue(at[j], row + r, column + j);
+/// kRows rows by all of k in the columns of a tile from column j of panel p on.
+template <class Spec, int kRows, class Panels, class Rows>
+TFCC_FN void few_rows(const Rows& rows, const Panels& b, idx p, int j, idx column) {
+  using T = Tile<Spec>;
+  Vector sum[kRows][T::vectors] = {};
+  for (int c = 0; c < Spec::k / Panels::chunk; ++c) {
+    typename Panels::template Chunk<T::columns> of;
+    of.begin(b, p, j, c);
+    for (int byte = 0; byte < Panels::bytes; ++byte) {
+#pragma clang loop unroll(full)
+      for (int v = 0; v < Spec::per_code; ++v) {
+        alignas(64) f32 y[T::columns];
+        of.decode(y, b, byte, v);
+        for (int r = 0; r < kRows; ++r) {
+          const f32 x = rows.a(r)[c * Panels::chunk + byte * Spec::per_code + v];
+          for (int i = 0; i < T::vectors; ++i) sum[r][i] += load_vector(y + i * kLanes) * x;
+        }
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < T::vectors; ++i) store_vector(rows.out(r) + column + i * kLanes, sum[r][i]);
+  }
+}
+
+/// `count` rows by panels first, .., last - 1 of a matrix whose panels begin at number `matrix` of b.
+/// finish(r, count, column) is called of rows r, .. whose sums are complete in the columns of a tile.
+template <class Spec, class Panels, class Rows, class Finish>
+TFCC_FN void multiply_panels(const Rows& rows, int count, Panels& b, idx matrix, idx first,
+                             idx last, const Finish& finish) {
+  using T = Tile<Spec>;
+  if constexpr (Panels::made) {
+    if (count <= 4) {
+      for (idx p = first; p < last; ++p) {
+        for (int c = 0; c < Spec::panel; c += T::columns) {
+          const idx column = p * Spec::panel + c;
+          if (count == 1) few_rows<Spec, 1>(rows, b, matrix + p, c, column);
+          else if (count == 2) few_rows<Spec, 2>(rows, b, matrix + p, c, column);
+          else if (count == 3) few_rows<Spec, 3>(rows, b, matrix + p, c, column);
+          else few_rows<Spec, 4>(rows, b, matrix + p, c, column);
+          finish(0, count, column);
+        }
+      }
+      return;
+    }
+  }
+  const int tiles = (count + T::rows - 1) / T::rows;
+  for (int k = 0; k < Spec::k; k += Panels::depth) {
+    const int depth = Spec::k - k < Panels::depth ? Spec::k - k : Panels::depth;
+    const bool ends = k + depth == Spec::k;
+    for (idx p = first; p < last; ++p) {
+      const auto* panel = b.rows(matrix + p, k, depth);
+      const idx back = (p - first) * Spec::k - depth;  // to the next rows of the first panel
+      const auto* next = Panels::made   ? panel
+                         : p + 1 < last ? panel + Spec::k * Spec::panel
+                         : ends         ? panel
+                                        : panel - back * Spec::panel;
+      for (int c = 0; c < Spec::panel; c += T::columns) {
+        const idx column = p * Spec::panel + c;
+        for (int t = 0; t < tiles; ++t) {
+          const int r = count * t / tiles, of_tile = count * (t + 1) / tiles - r;
+          // The first tiles fetch the next panel between them, a line for each k.
+          const bool fetches = c == 0 && t * kLine < Spec::panel * (int)sizeof(typename Panels::B);
+          const char* ahead = fetches ? (const char*)next + t * depth * kLine : (const char*)panel;
+          tile_of<Spec>(of_tile, rows.after(r),
+                        PanelPart<typename Panels::B>{panel + c, k, depth, column, ahead});
+          if (ends) finish(r, of_tile, column);
+        }
+      }
+    }
   }
 }
 
@@ -153,44 +227,22 @@ TFCC_FN void finish_tile(int rows, f32* out, idx row, idx column, const Epilogue
 template <class Spec, class Panels, class Epilogue>
 TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, Panels b, idx m,
                           const Epilogue& epilogue, i64 begin, i64 end) {
-  using T = matmul_panel_detail::Tile<Spec>;
-  using matmul_panel_detail::kLine;
+  using namespace matmul_panel_detail;
   constexpr idx panels = Spec::n / Spec::panel;
-  const idx blocks = (m + matmul_panel_detail::kBlockRows - 1) / matmul_panel_detail::kBlockRows;
+  const idx blocks = (m + kBlockRows - 1) / kBlockRows;
   while (begin < end) {
-    const idx block = begin / panels, first_panel = begin % panels;
-    const idx last_panel = imin(panels, end - block * panels);
-    const idx row = m * block / blocks;
-    const int rows = (int)(m * (block + 1) / blocks - row);
-    const int tiles = (rows + T::rows - 1) / T::rows;
-    for (int k = 0; k < Spec::k; k += Panels::depth) {
-      const int depth = Spec::k - k < Panels::depth ? Spec::k - k : Panels::depth;
-      const bool first = k == 0, last = k + depth == Spec::k;
-      for (idx p = first_panel; p < last_panel; ++p) {
-        const auto* panel = b.rows(p, k, depth);
-        const idx back =
-            (p - first_panel) * Spec::k - depth;  // to the next rows of the first panel
-        const auto* next = Panels::made         ? panel
-                           : p + 1 < last_panel ? panel + Spec::k * Spec::panel
-                           : last               ? panel
-                                                : panel - back * Spec::panel;
-        for (int c = 0; c < Spec::panel; c += T::columns) {
-          const idx column = p * Spec::panel + c;
-          for (int t = 0; t < tiles; ++t) {
-            const int r = rows * t / tiles, count = rows * (t + 1) / tiles - r;
-            f32* to = out + (row + r) * Spec::n + column;
-            // The first tiles fetch the next panel between them, a line for each k.
-            const bool fetches =
-                c == 0 && t * kLine < Spec::panel * (int)sizeof(typename Panels::B);
-            const char* ahead =
-                fetches ? (const char*)next + t * depth * kLine : (const char*)panel;
-            matmul_panel_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c,
-                                               depth, first, ahead);
-            if (last) matmul_panel_detail::finish_tile<Spec>(count, to, row + r, column, epilogue);
-          }
-        }
-      }
-    }
-    begin = block * panels + last_panel;
+    const idx block = begin / panels, first = begin % panels;
+    const idx last = imin(panels, end - block * panels), row = m * block / blocks;
+    const RowsInOrder<Spec> rows{out + row * Spec::n, a + row * Spec::k};
+    multiply_panels<Spec>(rows, (int)(m * (block + 1) / blocks - row), b, 0, first, last,
+                          [&](int r, int count, idx column) {
+                            for (int i = r; i < r + count; ++i) {
+                              f32* at = rows.out(i) + column;
+#pragma clang loop vectorize(assume_safety)
+                              for (int j = 0; j < Tile<Spec>::columns; ++j)
+                                at[j] = epilogue(at[j], row + i, column + j);
+                            }
+                          });
+    begin = block * panels + last;
   }
 }

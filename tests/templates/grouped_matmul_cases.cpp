@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // grouped_matmul: fewer rows than matrices and many more, rows that share one of x, sizes off the
-// edges of tiles, choices that leave matrices out, results of another type.
+// edges of tiles, choices that leave matrices out, results of another type, matrices of few bits.
 #include <fmt/format.h>
 
 #include "tests/templates/cases.h"
@@ -78,6 +78,28 @@ Case coded(int64_t count, int64_t n, int64_t k, int64_t bits, int64_t block, boo
   return c;
 }
 
+// Matrices that stay in 16 bits where products are in f32.
+Case narrow(int64_t count, int64_t n, int64_t k, const char* dtype) {
+  Case c{
+      fmt::format("grouped_matmul_{}_of_{}x{}_in_{}", count, n, k, dtype),
+      graph_text(
+          fmt::format("%x: f32[B,S,{}], %e: i64[B,S,2]", k), "B = x.0 in 1.., S = x.1 in 1..",
+          fmt::format(
+              "  const @w : {3}[{0},{1},{2}] = random(1)\n"
+              "  %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : f32[B,S,{2}]\n"
+              "  %u = grouped_matmul(%h, @w, %e) {{groups = {0}, weight = (i,j,k) => @w[i,j,k], which = (i,j,k) => (%e[i,j,k] + 9) % {0}}} : f32[B,S,2,{1}]\n"
+              "  %y = pointwise(%u) {{body = (i,j,k,l) => %u[i,j,k,l] * 0.5}} : f32[B,S,2,{1}]\n",
+              count, n, k, dtype),
+          {"y"}),
+      kShapes,
+      {},
+      1e-5,
+      2e-3};
+  c.bf16 = true;
+  c.widen_on_cpu = true;
+  return c;
+}
+
 // One row for each token; of some a matrix that all choose, of some one that follows from where they are.
 Case rows() {
   Case c{
@@ -107,11 +129,13 @@ std::vector<Case> grouped_matmul_cases() {
           experts(3, 130, 264),
           experts(5, 7, 9),
           rows(),
+          narrow(4, 48, 32, "f16"),
+          narrow(19, 70, 45, "bf16"),
           coded(4, 48, 64, 4, 32),
           coded(3, 130, 160, 4, 32, true),
-          coded(19, 24, 64, 4, 64),
-          coded(2, 72, 128, 2, 64, true),
-          coded(4, 40, 80, 8, 16),
+          coded(19, 64, 64, 4, 64),
+          coded(2, 80, 128, 2, 64, true),
+          coded(4, 48, 80, 8, 16),
           coded(3, 24, 64, 8, 64, false, true),
           coded(3, 24, 40, 4, 8),
           coded(4, 33, 64, 4, 16)};
