@@ -147,28 +147,35 @@ TFCC_FN void tile_of(int count, Rows rows, const PanelPart<B>& part) {
   if (count == 1) tile<Spec, 1>(rows, part);
 }
 
-/// kRows rows by all of k in the columns of a tile from column j of panel p on.
-template <class Spec, int kRows, class Panels, class Rows>
-TFCC_FN void few_rows(const Rows& rows, const Panels& b, idx p, int j, idx column) {
-  using T = Tile<Spec>;
-  Vector sum[kRows][T::vectors] = {};
-  for (int c = 0; c < Spec::k / Panels::chunk; ++c) {
-    typename Panels::template Chunk<T::columns> of;
-    of.begin(b, p, j, c);
-    for (int byte = 0; byte < Panels::bytes; ++byte) {
+/// kRows rows by all of k in columns of panel p, which are decoded once. Each sum waits for the one
+/// before it: few rows need more columns than a tile has, where vectors are short.
+template <class Spec, int kRows, class Panels, class Rows, class Finish>
+TFCC_FN void few_rows(const Rows& rows, const Panels& b, idx matrix, idx p, const Finish& finish) {
+  constexpr int least = Tile<Spec>::columns;
+  constexpr int columns = kRows <= 2 && Spec::panel % (2 * least) == 0 ? 2 * least : least;
+  constexpr int vectors = columns / kLanes;
+  for (int j = 0; j < Spec::panel; j += columns) {
+    Vector sum[kRows][vectors] = {};
+    for (int c = 0; c < Spec::k / Panels::chunk; ++c) {
+      typename Panels::template Chunk<columns> of;
+      of.begin(b, matrix + p, j, c);
+      for (int byte = 0; byte < Panels::bytes; ++byte) {
 #pragma clang loop unroll(full)
-      for (int v = 0; v < Spec::per_code; ++v) {
-        alignas(64) f32 y[T::columns];
-        of.decode(y, b, byte, v);
-        for (int r = 0; r < kRows; ++r) {
-          const f32 x = rows.a(r)[c * Panels::chunk + byte * Spec::per_code + v];
-          for (int i = 0; i < T::vectors; ++i) sum[r][i] += load_vector(y + i * kLanes) * x;
+        for (int v = 0; v < Spec::per_code; ++v) {
+          alignas(64) f32 y[columns];
+          of.decode(y, b, byte, v);
+          for (int r = 0; r < kRows; ++r) {
+            const f32 x = rows.a(r)[c * Panels::chunk + byte * Spec::per_code + v];
+            for (int i = 0; i < vectors; ++i) sum[r][i] += load_vector(y + i * kLanes) * x;
+          }
         }
       }
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < T::vectors; ++i) store_vector(rows.out(r) + column + i * kLanes, sum[r][i]);
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < vectors; ++i)
+        store_vector(rows.out(r) + p * Spec::panel + j + i * kLanes, sum[r][i]);
+    }
+    for (int i = 0; i < columns; i += least) finish(0, kRows, p * Spec::panel + j + i);
   }
 }
 
@@ -181,14 +188,10 @@ TFCC_FN void multiply_panels(const Rows& rows, int count, Panels& b, idx matrix,
   if constexpr (Panels::made) {
     if (count <= 4) {
       for (idx p = first; p < last; ++p) {
-        for (int c = 0; c < Spec::panel; c += T::columns) {
-          const idx column = p * Spec::panel + c;
-          if (count == 1) few_rows<Spec, 1>(rows, b, matrix + p, c, column);
-          else if (count == 2) few_rows<Spec, 2>(rows, b, matrix + p, c, column);
-          else if (count == 3) few_rows<Spec, 3>(rows, b, matrix + p, c, column);
-          else few_rows<Spec, 4>(rows, b, matrix + p, c, column);
-          finish(0, count, column);
-        }
+        if (count == 1) few_rows<Spec, 1>(rows, b, matrix, p, finish);
+        else if (count == 2) few_rows<Spec, 2>(rows, b, matrix, p, finish);
+        else if (count == 3) few_rows<Spec, 3>(rows, b, matrix, p, finish);
+        else few_rows<Spec, 4>(rows, b, matrix, p, finish);
       }
       return;
     }
