@@ -15,7 +15,7 @@
 
 /// A weight of Spec::B, [n / panel, k, panel].
 template <class Spec> struct StoredPanels {
-  static constexpr bool made = false;
+  static constexpr bool made = false, coded = false;
   using B = typename Spec::B;
   static constexpr int parts = (Spec::k + 1535) / 1536;  // by which out is visited
   static constexpr int depth = (Spec::k + parts - 1) / parts;
@@ -24,11 +24,31 @@ template <class Spec> struct StoredPanels {
   TFCC_FN const B* rows(idx p, int k, int) { return b + (p * Spec::k + k) * Spec::panel; }
 };
 
+/// A weight of 16 bits of which a part of a panel becomes f32 before many rows are multiplied by it.
+template <class Spec> struct WidePanels {
+  static constexpr bool made = true, coded = false;
+  using B = f32;
+  static constexpr int depth = 256;
+  static constexpr int kAhead = 2048;
+  const StoredPanels<Spec> stored;
+  alignas(64) f32 wide[depth * Spec::panel];
+
+  TFCC_FN explicit WidePanels(const StoredPanels<Spec>& b) : stored(b) {}
+  TFCC_FN const f32* rows(idx p, int k, int count) {
+    const auto* from = stored.b + (p * Spec::k + k) * Spec::panel;
+    for (int at = 0; at < count * Spec::panel; at += kLanes) {
+      __builtin_prefetch(from + at + kAhead, 0, 2);
+      store_vector(wide + at, load_vector(from + at));
+    }
+    return wide;
+  }
+};
+
 /// A weight of codes, bytes [n / panel, k / per_code, panel]: weight.value(..) of each value in a
 /// code. All but the code is shared by `chunk` neighbours along k (codegen/matmul/matmul.h). A part
 /// of a panel is computed before many rows are multiplied by it; few rows meet each value at once.
 template <class Spec, class Weight> struct PackedPanels {
-  static constexpr bool made = true;
+  static constexpr bool made = true, coded = true;
   using B = f32;
   static constexpr int depth = 256, bytes = 16, chunk = bytes * Spec::per_code;
   static_assert(Spec::k % chunk == 0 && depth % chunk == 0, "k is whole chunks");
@@ -78,7 +98,8 @@ template <class Spec, class Weight> struct PackedPanels {
 namespace matmul_panel_detail {
 
 inline constexpr int kBlockRows = 128;
-inline constexpr int kLine = 64;  // bytes of a line of the cache
+inline constexpr int kLine = 64;      // bytes of a line of the cache
+inline constexpr int kManyTiles = 8;  // of rows, for which 16 bits are widened once
 
 /// Registers: 32 vectors with AVX-512, else 16; sums take most of them.
 template <class Spec> struct Tile {
@@ -185,7 +206,13 @@ template <class Spec, class Panels, class Rows, class Finish>
 TFCC_FN void multiply_panels(const Rows& rows, int count, Panels& b, idx matrix, idx first,
                              idx last, const Finish& finish) {
   using T = Tile<Spec>;
-  if constexpr (Panels::made) {
+  if constexpr (!kSame<typename Panels::B, f32>) {
+    if (count > kManyTiles * T::rows) {
+      WidePanels<Spec> wide(b);
+      return multiply_panels<Spec>(rows, count, wide, matrix, first, last, finish);
+    }
+  }
+  if constexpr (Panels::coded) {
     if (count <= 4) {
       for (idx p = first; p < last; ++p) {
         if (count == 1) few_rows<Spec, 1>(rows, b, matrix, p, finish);
