@@ -8,9 +8,9 @@
 //   before: const @w : f32[N,K] = ..;  %y = matmul(%x, @w) {trans_b = true} : f32[S,N]
 //   after:  const @w : bf16[N,K] = .. |> cast(bf16);  %y = matmul(%x, @w) {trans_b = true, weight = (i,j) => @w[i,j]} : f32[S,N]
 // The matrices of a grouped_matmul are read so as well: {groups = 32, weight = (i,j,k) => @w[i,j,k], which = ..}.
-// Requires: a constant, f32 in the end; of the matrices of matmul those alone are rounded that fill panels of
-// the CPU, which others would not gain by: columns in sixteens, rows of the left factor one behind the
-// other. Runs after: convert-precision-f32. What no arm reads so, code generation widens when the
+// Requires: a constant, f32 in the end. Of the matrices of matmul those alone are rounded that fill
+// panels of the CPU: columns in sixteens, rows of the left factor one behind the other. Others would
+// not gain by it. Runs after: convert-precision-f32. What no arm reads so, code generation widens when the
 // model is compiled.
 #include <map>
 

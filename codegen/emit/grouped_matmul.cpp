@@ -24,7 +24,7 @@ constexpr int kMostBlockM = 128, kMostThreads = 256;
 constexpr int64_t kMostGroups = 4096;
 constexpr int64_t kLongestRow = 1 << 16;  // that a CPU computes: a thread's stack has one
 
-// The constant from which a CPU has panels.
+// The constant from which a CPU has panels; nothing else reads it.
 struct Panels {
   int64_t panel;
   size_t slot;
@@ -39,8 +39,9 @@ std::optional<Panels> panels_of(const EmitContext& c, const ir::Op& op) {
   const auto narrow = narrow_matrices(c.graph, op);
   if (!narrow && (attrs.weight || !c.graph.is_constant(op.operands[1]))) return std::nullopt;
   const size_t slot = narrow ? narrow->slot : 1;
-  for (ValueId v : ir::loads_of(attrs.which))
-    if (op.operands[v.value] == op.operands[slot]) return std::nullopt;
+  const auto is_it = [&](ValueId loaded) { return op.operands[loaded.value] == op.operands[slot]; };
+  if (op.operands[0] == op.operands[slot] || std::ranges::any_of(ir::loads_of(attrs.which), is_it))
+    return std::nullopt;
   return Panels{panel, slot, {}};
 }
 
@@ -82,8 +83,8 @@ Matrices in_panels(Stub& stub, const EmitContext& c, const ir::Op& op, const Pan
           {weight_in_panels(v, columns, k, panel, true)}};
 }
 
-// As they are stored, or computed where a tile reads them: from codes of which a thread has a chunk at
-// a time, or one by one.
+// As they are stored, or computed: on CUDA where a tile reads them, from codes of which a thread has
+// a chunk at a time, else one by one.
 Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op,
                      const OrderedTiles& tiles) {
   const ir::Type w = ir::matrices_type(c.graph, op);
@@ -186,7 +187,7 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
   ExprRef share = c.integer(1);  // rows of one of x
   for (size_t d = c.dims(x).size() - 1; d < of_rows.size(); ++d) share = ir::mul(share, of_rows[d]);
   const auto panels = panels_of(c, op);
-  std::vector<ValueId> reads = op.operands;
+  std::vector<ValueId> reads = each_once(op.operands);
   if (panels) std::erase(reads, op.operands[panels->slot]);
   Stub stub(c, "grouped_matmul", op.operands, std::move(reads), op.results);
   stub.functor("Which", "idx i0",

@@ -12,14 +12,6 @@
 namespace tfcc::codegen {
 namespace {
 
-std::vector<ValueId> each_once(const std::vector<ValueId>& values) {
-  std::vector<ValueId> once;
-  for (ValueId v : values) {
-    if (std::find(once.begin(), once.end(), v) == once.end()) once.push_back(v);
-  }
-  return once;
-}
-
 std::string cpp_type(Scalar s) {
   const char* const kTypes[] = {"i64", "f32", "f64", "bool"};
   return kTypes[static_cast<int>(s)];
@@ -47,6 +39,14 @@ std::string lines(const std::vector<std::string>& statements, const char* indent
 }
 
 }  // namespace
+
+std::vector<ValueId> each_once(const std::vector<ValueId>& values) {
+  std::vector<ValueId> once;
+  for (ValueId v : values) {
+    if (std::find(once.begin(), once.end(), v) == once.end()) once.push_back(v);
+  }
+  return once;
+}
 
 Stub::Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots,
            std::vector<ValueId> reads, std::vector<ValueId> writes)

@@ -13,6 +13,9 @@
 
 namespace tfcc::codegen {
 
+/// The values in order, each where it stands first.
+std::vector<ValueId> each_once(const std::vector<ValueId>& values);
+
 /// Arguments of a kernel are the values it reads, then those it writes. An emitter adds to a stub;
 /// print() gives its text:
 ///

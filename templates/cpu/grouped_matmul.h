@@ -3,9 +3,9 @@
 // the matrix that it chooses, as the tokens of a mixture of experts are. x [.., k] and out [rows, n] are f32
 // and row-major.
 //
-// Matrices that are constants, of columns in sixteens, are packed as the weight of matmul_panel is whose
-// columns are theirs, one matrix behind the other: PanelMatrices, of f32, f16, bf16 or codes. Others are
-// rows of k values, [groups, n, k]: StoredMatrices of f32, f16 or bf16, or ComputedMatrices.
+// Constants, of columns in sixteens, are packed as one weight of matmul_panel, whose columns are
+// theirs, one matrix behind the other: PanelMatrices, of f32, f16, bf16 or codes. Others are rows of k
+// values, [groups, n, k]: StoredMatrices of f32, f16 or bf16, or ComputedMatrices.
 //
 // A work item is (slot, block of columns), slots first: its rows are those that chose one
 // matrix. Where there are fewer rows than matrices that is the matrix of row number `slot`, unless a row before
@@ -128,7 +128,7 @@ template <class W> struct StoredMatrices {
 
   template <class Spec>
   TFCC_FN void multiply(const grouped_matmul_detail::RowsByAddress& rows, int count, i64 group,
-                        idx first, idx last) {
+                        idx first, idx last) const {
     using namespace grouped_matmul_detail;
     const idx j = first * kBlockColumns, end = imin(last * kBlockColumns, Spec::n);
     all_columns<Spec>(rows, count, values + (group * Spec::n + j) * (i64)Spec::k, j, end - j);
@@ -142,7 +142,7 @@ template <class Weight> struct ComputedMatrices {
 
   template <class Spec>
   TFCC_FN void multiply(const grouped_matmul_detail::RowsByAddress& rows, int count, i64 group,
-                        idx first, idx last) {
+                        idx first, idx last) const {
     using namespace grouped_matmul_detail;
     const idx end = imin(last * kBlockColumns, Spec::n);
     constexpr int at_once = Spec::k <= kLongRow ? kColumns : 1;  // threads have small stacks

@@ -118,8 +118,8 @@ template <class Spec> struct Tile {
 template <class Spec> struct RowsInOrder {
   f32* to;
   const f32* from;
-  TFCC_FN f32* out(int r) const { return to + r * Spec::n; }
-  TFCC_FN const f32* a(int r) const { return from + r * Spec::k; }
+  TFCC_FN f32* out(int r) const { return to + (idx)r * Spec::n; }
+  TFCC_FN const f32* a(int r) const { return from + (idx)r * Spec::k; }
   TFCC_FN RowsInOrder after(int r) const { return {out(r), a(r)}; }
 };
 

@@ -37,6 +37,20 @@ TEST(CpuSequences, HaveTheSameBitsInEveryBatch) {
   }
 }
 
+// Few rows by codes, tiles of more, and many, for which 16 bits are widened.
+TEST(CpuRows, HaveTheSameBitsAmongOthers) {
+  int checked = 0;
+  for (const Case& c : all_cases()) {
+    if (c.name != "matmul_weights_in_bits" && c.name != "matmul_weights_in_16_bits" &&
+        (!c.name.starts_with("grouped_matmul_") || c.name == "grouped_matmul_rows"))
+      continue;
+    for (const std::string target : {codegen::native_cpu_level(), std::string("x86-64-v2")})
+      check_first_rows(c, {target, Family::cpu});
+    ++checked;
+  }
+  EXPECT_GE(checked, 18);
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, CpuKernels, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name; });
 

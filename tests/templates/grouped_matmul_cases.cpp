@@ -96,7 +96,6 @@ Case narrow(int64_t count, int64_t n, int64_t k, const char* dtype) {
       1e-5,
       2e-3};
   c.bf16 = true;
-  c.widen_on_cpu = true;
   return c;
 }
 
@@ -130,8 +129,10 @@ std::vector<Case> grouped_matmul_cases() {
           experts(5, 7, 9),
           rows(),
           narrow(4, 48, 32, "f16"),
+          narrow(2, 32, 1600, "bf16"),
           narrow(19, 70, 45, "bf16"),
           coded(4, 48, 64, 4, 32),
+          coded(2, 96, 544, 4, 32),
           coded(3, 130, 160, 4, 32, true),
           coded(19, 64, 64, 4, 64),
           coded(2, 80, 128, 2, 64, true),

@@ -439,6 +439,54 @@ void check_sequence_alone(const Case& c, const Where& where) {
   }
 }
 
+void check_first_rows(const Case& c, const Where& where) {
+  SCOPED_TRACE(fmt::format("{} {}", c.name, where.target));
+  auto g = graph_of(c, where);
+  if (!g) return;
+  ScratchFile file;
+  if (!compile_graph(*g, where, file.path())) return;
+  auto model = loaded(file, where, 2);
+  ASSERT_TRUE(model) << model.error().message;
+  auto executor = model->executor();
+  ASSERT_TRUE(executor) << executor.error().message;
+  std::map<std::string, std::vector<std::byte>> before;
+  // On both sides of where another number of rows is multiplied at once.
+  const auto& of_first = model->inputs()[0].dims;
+  const auto most = of_first[of_first.size() - 2].max;
+  for (int64_t rows : {1, 2, 3, 4, 5, 7, 9, 13, 49, 130, 400}) {
+    if (most > 0 && rows > most) break;
+    std::map<std::string, std::vector<std::byte>> memory;
+    for (const TensorInfo& t : model->inputs()) {
+      const size_t rank = t.dims.size();
+      const int64_t width = t.dims.back().min;
+      std::vector<int64_t> dims(rank, 1);
+      dims[rank - 2] = rows, dims[rank - 1] = width;
+      std::vector<std::byte>& bytes = memory[t.name];
+      bytes.resize(static_cast<size_t>(rows * width) * size_of(t.dtype));
+      for (int64_t i = 0; i < rows * width; ++i) {
+        const size_t at = static_cast<size_t>(i);
+        if (is_float(t.dtype))
+          ir::write_real(t.dtype, bytes.data(), at, element("x", 0, i / width, i % width));
+        else ir::write_int(t.dtype, bytes.data(), at, i * 7 % 11);
+      }
+      auto done = executor->set(t.name, {bytes.data(), t.dtype, dims});
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    auto ran = executor->run();
+    ASSERT_TRUE(ran) << ran.error().message;
+    for (const TensorInfo& t : model->outputs()) {
+      const auto y = executor->output(t.name);
+      ASSERT_TRUE(y);
+      size_t size = size_of(y->dtype);
+      for (int64_t d : y->shape) size *= static_cast<size_t>(d);
+      const auto* data = static_cast<const std::byte*>(y->data);
+      std::vector<std::byte>& known = before[t.name];
+      EXPECT_TRUE(std::equal(known.begin(), known.end(), data)) << t.name << " of " << rows;
+      known.assign(data, data + size);
+    }
+  }
+}
+
 void check_at_once(const Case& c, const Where& where, const std::vector<int64_t>& shape) {
   auto g = graph_of(c, where);
   if (!g) return;

@@ -44,6 +44,9 @@ void check_case(const Case& c, const Where& where);
 /// same one first and last among others that make the batch longer: its rows of y must have the
 /// same bits.
 void check_sequence_alone(const Case& c, const Where& where);
+/// Runs a case of one sequence at growing lengths: results of its first rows must have the same bits
+/// whatever rows follow. Inputs are reals [.., rows, width] or whole numbers.
+void check_first_rows(const Case& c, const Where& where);
 /// Runs a case by twelve executors at once, each many times: all give the bits that one gave alone.
 void check_at_once(const Case& c, const Where& where, const std::vector<int64_t>& shape);
 /// Compiles alone: kernels that spill registers fail the test.
