@@ -37,6 +37,7 @@ const std::vector<std::string>& default_pipeline() {
       "raise-rope",  // before fuse-attention, which would take rotation and cache for one expression
       "fuse-attention",
       "classify-mask",  // needs the score of fuse-attention
+      "turn-products",  // after fuse-attention, which reads q and k by its own products
       "raise-linear-attention",  // after fuse-attention, so that what is left of products of products is no softmax's
       // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the
       // biases that are left.

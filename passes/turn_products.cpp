@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// turn-products: a product by a weight from the left, of tokens that stand in columns, becomes one of
+// tokens in rows. Exporters write convolutions over one token so, which are linear layers
+// (SqueezeBERT). Weights of groups become heads that stand side by side.
+//   before: %t = pointwise(%x) {body = (i,j,k) => %x[i,k,j]} : f32[B,64,S]
+//           %y = matmul(@w, %t) : f32[B,32,S]
+//   after:  %y' = matmul(%x, @w) {trans_b = true} : f32[B,S,32];  %y = pointwise(%y') {body = (i,j,k) => %y'[i,k,j]} : f32[B,32,S]
+//   before: %t = pointwise(%x) {body = (i,j,k,l) => %x[i,l,16*j + k]} : f32[B,4,16,S]
+//           %y = matmul(@w, %t) : f32[B,4,32,S]
+//   after:  const @v = @w |> transpose(0,2,1) |> reshape(64,32)
+//           %y' = matmul(%x, @v) {heads = 4} : f32[B,S,128];  %y = pointwise(%y') {body = (i,j,k,l) => %y'[i,l,32*j + k]} : f32[B,4,32,S]
+// Requires: @w is a constant; the product has alpha alone; the second factor, with its elementwise
+// producers inlined, reads what depends on the token at that token, and in the order of the sum.
+// Runs before: fusions, which look for rows of tokens, and fuse-pointwise, which inlines %y.
+#include <algorithm>
+
+#include "ir/matmul.h"
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+using Kind = ir::ConstantStep::Kind;
+
+// Costs nothing in another place: it moves elements, or has one reader, which reads each once.
+bool may_move(const Graph& g, ValueId v) {
+  return g.def(v)->as<ir::PointwiseAttrs>().body->kind == ExprKind::load ||
+         (g.value(v).users.size() == 1 && !g.is_output(v));
+}
+
+class Turner {
+ public:
+  Turner(Graph& g, OpId o) : g_(g), pool_(g.pool()), op_(g.op(o)), product_(g.result(o)) {}
+
+  bool run() {
+    if (!has_shape() || !reads_rows()) return false;
+    const ValueId rows = value_of(expand([this](ValueId v) { return may_move(g_, v); }));
+    ir::MatmulAttrs attrs;
+    attrs.alpha = op_.as<ir::MatmulAttrs>().alpha;
+    ValueId w = op_.operands[0];
+    if (grouped()) {
+      attrs.heads = groups_;
+      w = beside_each_other(w);
+    } else {
+      attrs.trans_b = true;
+    }
+    const ir::Type type = {g_.value(product_).type.dtype,
+                           {y().front(), y().back(), pool_.integer(groups_ * n_)}};
+    const std::string name = g_.value(product_).name;
+    const ValueId turned =
+        g_.add(OpKind::matmul, {rows, w}, attrs, type, name + ".rows", op_.origin);
+    Indices at = ir::indices_of(g_, product_);
+    ExprRef column = at[at.size() - 2];
+    if (grouped()) column = ir::add(ir::mul(at[1], pool_.integer(n_)), column);
+    const ir::Captured c = ir::capture(ir::load_of(g_, turned, {at.front(), at.back(), column}));
+    g_.replace_uses(product_, g_.add_pointwise(c.operands, c.body, g_.value(product_).type, name));
+    return true;
+  }
+
+ private:
+  const std::vector<ExprRef>& y() const { return g_.value(product_).type.dims; }
+  bool grouped() const { return y().size() == 4; }
+
+  // [n, k] times [B, k, S], or [G, n, k] times [B, G, k, S].
+  bool has_shape() {
+    const auto& attrs = op_.as<ir::MatmulAttrs>();
+    ir::Op plain = op_;
+    plain.attrs = ir::MatmulAttrs{.alpha = attrs.alpha, .trans_b = attrs.trans_b};
+    if (attributes_key(op_) != attributes_key(plain)) return false;
+    const ir::Type &w = g_.value(op_.operands[0]).type, &x = g_.value(op_.operands[1]).type;
+    const size_t rank = x.rank();
+    if (!g_.is_constant(op_.operands[0]) || !is_float(w.dtype) ||
+        std::max(size_of(w.dtype), size_of(g_.value(product_).type.dtype)) > sizeof(float))
+      return false;
+    if (w.rank() != (rank == 3 ? 2 : rank == 4 ? 3 : 0)) return false;
+    n_ = *ir::as_int(w.dims[rank - 3]);
+    k_ = *ir::as_int(w.dims[rank - 2]);
+    if (rank == 4) groups_ = *ir::as_int(w.dims[0]);
+    return k_ > 0 && (rank == 3 || ir::is_int(x.dims[1], groups_));
+  }
+
+  std::vector<ExprRef> row_dims() const {
+    return {y().front(), y().back(), pool_.integer(groups_ * k_)};
+  }
+
+  // The element of the second factor at (sequence, token, place in a row), producers inlined where
+  // `inlines` says so.
+  ExprRef expand(const ir::InlinePolicy& inlines) const {
+    const Indices at = ir::indices_of(pool_, row_dims());
+    Indices of_x{at[0]};
+    if (grouped()) of_x.push_back(ir::div(at[2], pool_.integer(k_)));
+    ExprRef place = grouped() ? ir::mod(at[2], pool_.integer(k_)) : at[2];
+    const bool turned = op_.as<ir::MatmulAttrs>().trans_b;
+    of_x.insert(of_x.end(), {turned ? at[1] : place, turned ? place : at[1]});
+    return ir::expand(g_, ir::load_of(g_, op_.operands[1], of_x), inlines);
+  }
+
+  bool reads_rows() const {
+    const Indices at = ir::indices_of(pool_, row_dims());
+    bool rows = false, others = false;
+    ir::for_each_node(expand([](ValueId) { return true; }), [&](ExprRef n) {
+      if (n->kind != ExprKind::load || !ir::uses_index(n, 1)) return;
+      const size_t rank = n->args.size();
+      const bool row = rank >= 2 && n->args[rank - 2] == at[1] && n->args[rank - 1] == at[2];
+      (row ? rows : others) = true;
+    });
+    return rows && !others;
+  }
+
+  // The value itself whose element it is, else an op that computes it.
+  ValueId value_of(ExprRef element) {
+    const ir::Type type = {g_.value(op_.operands[1]).type.dtype, row_dims()};
+    const auto v = loaded_at(element, ir::indices_of(pool_, type.dims));
+    if (v && g_.value(*v).type == type) return *v;
+    const ir::Captured c = ir::capture(element);
+    return g_.add_pointwise(c.operands, c.body, type, g_.value(op_.operands[1]).name + ".rows");
+  }
+
+  // [G, n, k] as [G * k, n].
+  ValueId beside_each_other(ValueId w) {
+    ir::Constant c = *g_.constant(w);
+    const DType t = c.result_dtype();
+    c.steps.push_back({Kind::transpose, {0, 2, 1}, t});
+    c.steps.push_back({Kind::reshape, {groups_ * k_, n_}, t});
+    return g_.add_constant(g_.value(w).name + ".heads", c);
+  }
+
+  Graph& g_;
+  ExprPool& pool_;
+  const ir::Op op_;
+  const ValueId product_;
+  int64_t groups_ = 1, n_ = 0, k_ = 0;
+};
+
+}  // namespace
+
+PassReport turn_products(Graph& graph) {
+  PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order()))
+    if (graph.op(o).kind == OpKind::matmul) report.rewrites += Turner(graph, o).run();
+  return report;
+}
+
+}  // namespace tfcc::passes
