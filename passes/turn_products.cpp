@@ -9,12 +9,12 @@
 //           %y = matmul(@w, %t) : f32[B,4,32,S]
 //   after:  const @v = @w |> transpose(0,2,1) |> reshape(64,32)
 //           %y' = matmul(%x, @v) {heads = 4} : f32[B,S,128];  %y = pointwise(%y') {body = (i,j,k,l) => %y'[i,l,32*j + k]} : f32[B,4,32,S]
-// Requires: @w is a constant; the product has alpha alone; the second factor, with its elementwise
-// producers inlined, reads what depends on the token at that token, and in the order of the sum.
+// Requires: @w is a constant; the product has alpha alone; the second factor, with the elementwise
+// producers inlined that may move, reads what depends on the token at that token, and in the order of
+// the sum; what reads the result, through elementwise ops, has tokens in rows or is such a product.
 // Runs before: fusions, which look for rows of tokens, and fuse-pointwise, which inlines %y.
 #include <algorithm>
 
-#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -23,10 +23,16 @@ namespace {
 
 using Kind = ir::ConstantStep::Kind;
 
-// Costs nothing in another place: it moves elements, or has one reader, which reads each once.
-bool may_move(const Graph& g, ValueId v) {
-  return g.def(v)->as<ir::PointwiseAttrs>().body->kind == ExprKind::load ||
-         (g.value(v).users.size() == 1 && !g.is_output(v));
+constexpr size_t kLargestBody = 96;  // nodes
+constexpr int kMostReaders = 8;      // one behind the other
+
+const ir::Op* pointwise_of(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  return op && op->kind == OpKind::pointwise ? op : nullptr;
+}
+
+bool is_move(const Graph& g, ValueId v) {
+  return g.def(v)->as<ir::PointwiseAttrs>().body->kind == ExprKind::load;
 }
 
 class Turner {
@@ -34,17 +40,15 @@ class Turner {
   Turner(Graph& g, OpId o) : g_(g), pool_(g.pool()), op_(g.op(o)), product_(g.result(o)) {}
 
   bool run() {
-    if (!has_shape() || !reads_rows()) return false;
-    const ValueId rows = value_of(expand([this](ValueId v) { return may_move(g_, v); }));
+    if (!has_shape() || !are_rows_read(product_, kMostReaders)) return false;
+    const ExprRef element = element_of_rows();
+    if (!reads_rows(element)) return false;
+    const ValueId rows = value_of(element);
     ir::MatmulAttrs attrs;
     attrs.alpha = op_.as<ir::MatmulAttrs>().alpha;
-    ValueId w = op_.operands[0];
-    if (grouped()) {
-      attrs.heads = groups_;
-      w = beside_each_other(w);
-    } else {
-      attrs.trans_b = true;
-    }
+    if (groups_ > 1) attrs.heads = groups_;
+    else attrs.trans_b = true;
+    const ValueId w = grouped() ? weight_of_rows() : op_.operands[0];
     const ir::Type type = {g_.value(product_).type.dtype,
                            {y().front(), y().back(), pool_.integer(groups_ * n_)}};
     const std::string name = g_.value(product_).name;
@@ -77,35 +81,72 @@ class Turner {
     n_ = *ir::as_int(w.dims[rank - 3]);
     k_ = *ir::as_int(w.dims[rank - 2]);
     if (rank == 4) groups_ = *ir::as_int(w.dims[0]);
-    return k_ > 0 && (rank == 3 || ir::is_int(x.dims[1], groups_));
+    return k_ > 0 && groups_ > 0 && (rank == 3 || ir::is_int(x.dims[1], groups_));
   }
 
   std::vector<ExprRef> row_dims() const {
     return {y().front(), y().back(), pool_.integer(groups_ * k_)};
   }
 
-  // The element of the second factor at (sequence, token, place in a row), producers inlined where
-  // `inlines` says so.
-  ExprRef expand(const ir::InlinePolicy& inlines) const {
+  // Is this value read by one op alone, and so on to the product?
+  bool is_read_here_alone(ValueId v) const {
+    for (int k = 0; k < kMostReaders; ++k) {
+      if (g_.value(v).users.size() != 1 || g_.is_output(v)) return false;
+      const ir::Op& user = g_.op(g_.value(v).users[0]);
+      if (user.results[0] == product_) return true;
+      v = user.results[0];
+    }
+    return false;
+  }
+
+  // The element of the second factor at (sequence, token, place in a row). What is computed moves
+  // there with the product where nothing else reads it.
+  ExprRef element_of_rows() const {
     const Indices at = ir::indices_of(pool_, row_dims());
     Indices of_x{at[0]};
     if (grouped()) of_x.push_back(ir::div(at[2], pool_.integer(k_)));
     ExprRef place = grouped() ? ir::mod(at[2], pool_.integer(k_)) : at[2];
     const bool turned = op_.as<ir::MatmulAttrs>().trans_b;
     of_x.insert(of_x.end(), {turned ? at[1] : place, turned ? place : at[1]});
-    return ir::expand(g_, ir::load_of(g_, op_.operands[1], of_x), inlines);
+    return ir::expand(
+        g_, ir::load_of(g_, op_.operands[1], of_x),
+        [this](ValueId v) { return is_move(g_, v) || is_read_here_alone(v); }, kNearby);
   }
 
-  bool reads_rows() const {
+  bool reads_rows(ExprRef element) const {
     const Indices at = ir::indices_of(pool_, row_dims());
     bool rows = false, others = false;
-    ir::for_each_node(expand([](ValueId) { return true; }), [&](ExprRef n) {
+    ir::for_each_node(element, [&](ExprRef n) {
       if (n->kind != ExprKind::load || !ir::uses_index(n, 1)) return;
       const size_t rank = n->args.size();
       const bool row = rank >= 2 && n->args[rank - 2] == at[1] && n->args[rank - 1] == at[2];
       (row ? rows : others) = true;
     });
-    return rows && !others;
+    return rows && !others && ir::node_count(element) <= kLargestBody;
+  }
+
+  // Has all that reads v, whose last axis is that of tokens, tokens in rows? Then the view behind the
+  // product goes. An elementwise op may have them in columns if the same is true of it.
+  bool are_rows_read(ValueId v, int more) const {
+    if (more == 0) return false;  // cost: readers may be shared
+    if (g_.is_output(v)) return false;
+    return std::ranges::all_of(g_.value(v).users, [&](OpId u) {
+      const ir::Op& op = g_.op(u);
+      if (op.kind == OpKind::matmul) return Turner(g_, u).has_shape();
+      const ValueId y = op.results[0];
+      const auto last = static_cast<int64_t>(g_.value(y).type.rank()) - 1;
+      bool found = false, columns = false;
+      ir::Op copy = op;
+      for (const ExprRef* body : ir::expressions_of(copy)) {
+        ir::for_each_node(ir::free_expr(g_, u, *body, {}), [&](ExprRef n) {
+          if (loaded(n) != v) return;
+          found = true;
+          columns |= ir::uses_index(n->args.back(), last);
+        });
+      }
+      if (!found || op.kind == OpKind::reduce) return false;
+      return !columns || (pointwise_of(g_, y) && are_rows_read(y, more - 1));
+    });
   }
 
   // The value itself whose element it is, else an op that computes it.
@@ -117,13 +158,17 @@ class Turner {
     return g_.add_pointwise(c.operands, c.body, type, g_.value(op_.operands[1]).name + ".rows");
   }
 
-  // [G, n, k] as [G * k, n].
-  ValueId beside_each_other(ValueId w) {
-    ir::Constant c = *g_.constant(w);
+  // [G, n, k] as [G * k, n], of one group as [n, k].
+  ValueId weight_of_rows() {
+    ir::Constant c = *g_.constant(op_.operands[0]);
     const DType t = c.result_dtype();
-    c.steps.push_back({Kind::transpose, {0, 2, 1}, t});
-    c.steps.push_back({Kind::reshape, {groups_ * k_, n_}, t});
-    return g_.add_constant(g_.value(w).name + ".heads", c);
+    if (groups_ > 1) {
+      c.steps.push_back({Kind::transpose, {0, 2, 1}, t});
+      c.steps.push_back({Kind::reshape, {groups_ * k_, n_}, t});
+    } else {
+      c.steps.push_back({Kind::reshape, {n_, k_}, t});
+    }
+    return g_.add_constant(g_.value(op_.operands[0]).name + ".rows", c);
   }
 
   Graph& g_;
