@@ -95,6 +95,27 @@ def distil_weights(seed, layers=2, hidden=32, inner=64):
     return w
 
 
+def squeeze_weights(seed, layers=2, hidden=32, inner=64, groups=4):
+    w = Weights(seed, hidden, inner)
+    w.embeddings()
+    w.groups = {}
+
+    def conv(name, n_out, n_in, groups, gain=1.0):
+        w.groups[name] = groups
+        w.add(name + ".weight", (n_out, n_in // groups, 1), gain / np.sqrt(n_in // groups))
+        w.add(name + ".bias", (n_out,), 0.1)
+    for i in range(layers):
+        name = f"encoder.layers.{i}"
+        for part, gain in (("query", 1.6), ("key", 1.6), ("value", 1.0)):
+            conv(f"{name}.attention.{part}", hidden, hidden, groups, gain)
+        conv(name + ".post_attention.conv1d", hidden, hidden, 1)
+        w.norm(name + ".post_attention.layernorm")
+        conv(name + ".intermediate.conv1d", inner, hidden, groups)
+        conv(name + ".output.conv1d", hidden, inner, groups)
+        w.norm(name + ".output.layernorm")
+    return w
+
+
 def albert_weights(seed, hidden=32, inner=64, embedding=16):
     w = Weights(seed, hidden, inner)
     w.embeddings(size=embedding)
@@ -214,6 +235,8 @@ MODELS = {
                    "Q divided before the product; no token types"),
     "roberta": (lambda: dynamo_forms.roberta(18, bert_weights(10, types=1, positions=POSITIONS + 2), 2, 4), DYNAMO,
                 SDPA, "positions are cumsum(ids != 1) * (ids != 1) + 1"),
+    "squeezebert": (lambda: torchscript_forms.squeezebert(squeeze_weights(19), 2, 4), EAGER_EXPORT, EAGER,
+                    "linear layers as Conv over one token, channels before tokens, most of them in groups"),
     "albert": (lambda: torchscript_forms.albert(albert_weights(11), 3, 4), EAGER_EXPORT, EAGER,
                "three passes through one layer, weights shared by Identity; embedding size 16; tanh GELU"),
     "t5-encoder": (lambda: t5_encoder(t5_weights(12), 2, T5), EAGER_EXPORT, EAGER + " with the position bias",
@@ -245,7 +268,7 @@ ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32":
 
 
 # Of the inputs. A model that comes later gets a seed of its own, so that those of the others stay.
-LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013, "llama-past": 1014, "gpt2-past": 1015, "linear-decoder": 1016, "linear-hybrid": 1017}
+LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013, "llama-past": 1014, "gpt2-past": 1015, "linear-decoder": 1016, "linear-hybrid": 1017, "squeezebert": 1018}
 SEEDS = {name: 1000 + i for i, name in enumerate(sorted(set(MODELS) - set(LATER)))} | LATER
 
 

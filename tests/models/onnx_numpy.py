@@ -90,6 +90,15 @@ def _gemm(a, x, y, c=None):
     return out if c is None else out + a.get("beta", 1.0) * c
 
 
+def _conv(a, x, w, b=None):
+    """Over one token: weights [out, in / group, 1]."""
+    assert x.ndim == 3 and w.shape[2] == 1 and not any(a.get("pads", [0])) and all(v == 1 for v in a.get("strides", [1]))
+    group = a.get("group", 1)
+    x = x.reshape(x.shape[0], group, -1, x.shape[2])
+    out = (w.reshape(group, -1, w.shape[1]) @ x).reshape(x.shape[0], -1, x.shape[3])
+    return out if b is None else out + b[:, None]
+
+
 def _divide(a, x, y):
     if x.dtype.kind == "f":
         return x / y
@@ -170,6 +179,7 @@ OPERATORS = {
     "GatherND": _gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
+    "Conv": _conv,
     "Greater": lambda a, x, y: x > y,
     "Identity": lambda a, x: x,
     "IsNaN": lambda a, x: np.isnan(x),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoders in the spellings of PyTorch's TorchScript exporter that tools/bert_graph.py does not have: scaled dot
-product attention (opset 14 and 18), DistilBERT, ALBERT, the T5 encoder."""
+product attention (opset 14 and 18), DistilBERT, SqueezeBERT, ALBERT, the T5 encoder."""
 import numpy as np
 
 from bert_graph import (BATCH, LENGTH, LOWEST, additive_mask, embeddings, encoder_inputs, gelu_erf, head_shape,
@@ -142,6 +142,57 @@ def distilbert(weights, layers, heads, epsilon=1e-12):
         x = layer_norm(g, s.at("output_layer_norm"), f, weights, name + ".output_layer_norm", epsilon,
                        "last_hidden_state" if i + 1 == layers else None)
     g.output("last_hidden_state", np.float32, [BATCH, LENGTH, weights["embeddings.LayerNorm.bias"].shape[0]])
+    return g
+
+
+# ---------------------------------------------------------------- SqueezeBERT
+
+def squeeze_conv(g, s, x, weights, name):
+    """A linear layer of groups of channels, which stand before tokens."""
+    w = weights[name + ".weight"]
+    return s("Conv", x, g.weight(f"model.{name}.weight", w), g.weight(f"model.{name}.bias", weights[name + ".bias"]),
+             dilations=[1], group=weights.groups[name], kernel_shape=[1], pads=[0, 0], strides=[1])
+
+
+def squeeze_norm(g, s, x, weights, name, epsilon):
+    y = layer_norm(g, s, s("Transpose", x, perm=[0, 2, 1]), weights, name, epsilon)
+    return s("Transpose", y, perm=[0, 2, 1])
+
+
+def squeeze_attention(g, s, x, mask, weights, name, heads):
+    hidden = weights[name + ".query.bias"].size
+
+    def split(t):
+        sizes = [s("Unsqueeze", s("Gather", s("Shape", t), s.const(k), axis=0), s.const([0])) for k in (0, 2)]
+        shape = s("Concat", sizes[0], s.const([heads]), s.const([hidden // heads]), sizes[1], axis=0)
+        return s("Reshape", t, shape, allowzero=0)
+    q, k, v = (split(squeeze_conv(g, s.at(part), x, weights, f"{name}.{part}")) for part in ("query", "key", "value"))
+    q, v = (s("Transpose", t, perm=[0, 1, 3, 2]) for t in (q, v))
+    scores = s("Div", s("MatMul", q, k), s.const(np.float32(np.sqrt(hidden // heads)), np.float32))
+    p = s.at("softmax")("Softmax", s("Add", scores, mask), axis=-1)
+    y = s("Transpose", s("MatMul", p, v), perm=[0, 1, 3, 2])
+    sizes = [s("Unsqueeze", s("Gather", s("Shape", y), s.const(k), axis=0), s.const([0])) for k in (0, 3)]
+    return s("Reshape", y, s("Concat", sizes[0], s.const([hidden]), sizes[1], axis=0), allowzero=0)
+
+
+def squeezebert(weights, layers, heads, epsilon=1e-12):
+    """Linear layers as convolutions over one token, most of them in groups."""
+    g = Graph(17, producer="tests/models")
+    ids, mask, types = encoder_inputs(g, "input_ids", "attention_mask", "token_type_ids")
+    x, _ = embeddings(g, weights, ids, types, epsilon, False)
+    mask = additive_mask(g, mask)
+    x = g.at("/model/encoder")("Transpose", x, perm=[0, 2, 1])
+    for i in range(layers):
+        s, name = g.at(f"/model/encoder/layers.{i}"), f"encoder.layers.{i}"
+        a = squeeze_attention(g, s.at("attention"), x, mask, weights, name + ".attention", heads)
+        a = s("Add", squeeze_conv(g, s.at("post_attention/conv1d"), a, weights, name + ".post_attention.conv1d"), x)
+        a = squeeze_norm(g, s.at("post_attention/layernorm"), a, weights, name + ".post_attention.layernorm", epsilon)
+        f = squeeze_conv(g, s.at("intermediate/conv1d"), a, weights, name + ".intermediate.conv1d")
+        f = gelu_erf(s.at("intermediate/act"), f)
+        f = s("Add", squeeze_conv(g, s.at("output/conv1d"), f, weights, name + ".output.conv1d"), a)
+        x = squeeze_norm(g, s.at("output/layernorm"), f, weights, name + ".output.layernorm", epsilon)
+    g.at("/model/encoder")("Transpose", x, perm=[0, 2, 1], out="last_hidden_state")
+    g.output("last_hidden_state", np.float32, [BATCH, LENGTH, weights["embeddings.LayerNorm.bias"].size])
     return g
 
 
