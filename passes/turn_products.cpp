@@ -9,11 +9,12 @@
 //           %y = matmul(@w, %t) : f32[B,4,32,S]
 //   after:  const @v = @w |> transpose(0,2,1) |> reshape(64,32)
 //           %y' = matmul(%x, @v) {heads = 4} : f32[B,S,128];  %y = pointwise(%y') {body = (i,j,k,l) => %y'[i,l,32*j + k]} : f32[B,4,32,S]
-// Requires: @w is a constant; the product has alpha alone; the second factor, with the elementwise
-// producers inlined that may move, reads what depends on the token at that token, and in the order of
-// the sum; what reads the result, through elementwise ops, has tokens in rows or is such a product.
+// Requires: @w is a constant; the product has alpha alone, and groups of 16 columns at least; the second
+// factor, with the elementwise producers inlined that may move, reads rows of the token, in the order
+// of the sum; what reads the result, through elementwise ops and such products, has tokens in rows.
 // Runs before: fusions, which look for rows of tokens, and fuse-pointwise, which inlines %y.
 #include <algorithm>
+#include <map>
 
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -23,13 +24,9 @@ namespace {
 
 using Kind = ir::ConstantStep::Kind;
 
-constexpr size_t kLargestBody = 96;  // nodes
-constexpr int kMostReaders = 8;      // one behind the other
-
-const ir::Op* pointwise_of(const Graph& g, ValueId v) {
-  const ir::Op* op = g.def(v);
-  return op && op->kind == OpKind::pointwise ? op : nullptr;
-}
+constexpr size_t kLargestBody = 96;    // nodes
+constexpr int kMostReaders = 16;       // one behind the other
+constexpr int64_t kLeastOfGroup = 16;  // columns, which vectors of a CPU need
 
 bool is_move(const Graph& g, ValueId v) {
   return g.def(v)->as<ir::PointwiseAttrs>().body->kind == ExprKind::load;
@@ -81,6 +78,7 @@ class Turner {
     n_ = *ir::as_int(w.dims[rank - 3]);
     k_ = *ir::as_int(w.dims[rank - 2]);
     if (rank == 4) groups_ = *ir::as_int(w.dims[0]);
+    if (rank == 4 && n_ < kLeastOfGroup) return false;
     return k_ > 0 && groups_ > 0 && (rank == 3 || ir::is_int(x.dims[1], groups_));
   }
 
@@ -125,28 +123,39 @@ class Turner {
     return rows && !others && ir::node_count(element) <= kLargestBody;
   }
 
-  // Has all that reads v, whose last axis is that of tokens, tokens in rows? Then the view behind the
-  // product goes. An elementwise op may have them in columns if the same is true of it.
-  bool are_rows_read(ValueId v, int more) const {
-    if (more == 0) return false;  // cost: readers may be shared
-    if (g_.is_output(v)) return false;
-    return std::ranges::all_of(g_.value(v).users, [&](OpId u) {
-      const ir::Op& op = g_.op(u);
-      if (op.kind == OpKind::matmul) return Turner(g_, u).has_shape();
-      const ValueId y = op.results[0];
-      const auto last = static_cast<int64_t>(g_.value(y).type.rank()) - 1;
-      bool found = false, columns = false;
-      ir::Op copy = op;
-      for (const ExprRef* body : ir::expressions_of(copy)) {
-        ir::for_each_node(ir::free_expr(g_, u, *body, {}), [&](ExprRef n) {
-          if (loaded(n) != v) return;
-          found = true;
-          columns |= ir::uses_index(n->args.back(), last);
+  // Has all that reads v, whose last axes are channels and tokens, tokens in rows? Then the view behind
+  // the product goes. An elementwise op may have them in columns if the same is true of it.
+  bool are_rows_read(ValueId v, int more) {
+    const auto known = known_.find(v.value);
+    if (known != known_.end()) return known->second;
+    const bool all =
+        more > 0 && !g_.is_output(v) && std::ranges::all_of(g_.value(v).users, [&](OpId u) {
+          const ValueId y = g_.op(u).results[0];
+          const Layout read = layout_in(u, v);
+          return read == Layout::rows || (read == Layout::columns && are_rows_read(y, more - 1));
         });
-      }
-      if (!found || op.kind == OpKind::reduce) return false;
-      return !columns || (pointwise_of(g_, y) && are_rows_read(y, more - 1));
-    });
+    return known_[v.value] = all;
+  }
+
+  // How op u has the tokens and channels of v that it reads.
+  enum class Layout { rows, columns, other };
+  Layout layout_in(OpId u, ValueId v) const {
+    ir::Op op = g_.op(u);
+    if (op.kind == OpKind::matmul)
+      return Turner(g_, u).has_shape() ? Layout::columns : Layout::other;
+    if (op.kind != OpKind::pointwise && op.kind != OpKind::norm) return Layout::other;
+    const Indices at = ir::indices_of(g_, op.results[0]);
+    const auto last = static_cast<int64_t>(at.size()) - 1;
+    bool rows = last > 0, columns = last > 0 && op.kind == OpKind::pointwise;
+    for (const ExprRef* body : ir::expressions_of(op)) {
+      ir::for_each_node(ir::free_expr(g_, u, *body, {}), [&](ExprRef n) {
+        if (loaded(n) != v) return;
+        ExprRef token = n->args.back(), channel = n->args[n->args.size() - 2];
+        rows = rows && token == at[last - 1] && ir::uses_index(channel, last);
+        columns = columns && token == at[last] && !ir::uses_index(channel, last);
+      });
+    }
+    return rows ? Layout::rows : columns ? Layout::columns : Layout::other;
   }
 
   // The value itself whose element it is, else an op that computes it.
@@ -176,6 +185,7 @@ class Turner {
   const ir::Op op_;
   const ValueId product_;
   int64_t groups_ = 1, n_ = 0, k_ = 0;
+  std::map<uint32_t, bool> known_;  // of values, whether tokens in rows are read
 };
 
 }  // namespace

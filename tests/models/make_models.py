@@ -95,7 +95,7 @@ def distil_weights(seed, layers=2, hidden=32, inner=64):
     return w
 
 
-def squeeze_weights(seed, layers=2, hidden=32, inner=64, groups=4):
+def squeeze_weights(seed, layers=2, hidden=64, inner=128, groups=4):
     w = Weights(seed, hidden, inner)
     w.embeddings()
     w.groups = {}
