@@ -123,7 +123,6 @@ std::string refusal(const EmitContext& c, const ir::Op& op) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const int64_t groups = *c.known(w.dims[0]), n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
   const bool computed = op.as<ir::GroupedMatmulAttrs>().weight;
-  const bool by_rows = computed && !panels_of(c, op) && !narrow_matrices(c.graph, op);
   if (n == 0 || k == 0) return "its matrices are empty";
   if (c.cuda()) {
     if (groups > kMostGroups) return "it has more than 4096 matrices";
@@ -131,6 +130,7 @@ std::string refusal(const EmitContext& c, const ir::Op& op) {
       return "its matrices have more values than a kernel of computed ones counts";
     return "";
   }
+  const bool by_rows = computed && !panels_of(c, op) && !narrow_matrices(c.graph, op);
   if (by_rows && k > kLongestRow)
     return fmt::format("rows of its matrices are computed, and {} are over {}", k, kLongestRow);
   const bool f32 =
