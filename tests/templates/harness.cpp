@@ -340,6 +340,16 @@ Result<Model> loaded(const ScratchFile& file, const Where& where, int threads) {
   return Model::load(file.path(), options);
 }
 
+// The case in a file, loaded for two threads; fails the test where that cannot be.
+std::optional<Model> compiled(const Case& c, const Where& where, const ScratchFile& file) {
+  auto g = graph_of(c, where);
+  if (!g || !compile_graph(*g, where, file.path())) return std::nullopt;
+  auto model = loaded(file, where, 2);
+  EXPECT_TRUE(model) << model.error().message;
+  if (!model) return std::nullopt;
+  return std::move(*model);
+}
+
 }  // namespace
 
 void check_case(const Case& c, const Where& where) {
@@ -419,12 +429,9 @@ std::vector<std::byte> results_of_sequence(const Model& model, Executor& executo
 
 void check_sequence_alone(const Case& c, const Where& where) {
   SCOPED_TRACE(fmt::format("{} {} {}", c.name, where.target, to_string(where.storage)));
-  auto g = graph_of(c, where);
-  if (!g) return;
   ScratchFile file;
-  if (!compile_graph(*g, where, file.path())) return;
-  auto model = loaded(file, where, 2);
-  ASSERT_TRUE(model) << model.error().message;
+  const auto model = compiled(c, where, file);
+  if (!model) return;
   auto executor = model->executor();
   ASSERT_TRUE(executor) << executor.error().message;
   // Lengths on both sides of where another form or tile begins.
@@ -441,12 +448,9 @@ void check_sequence_alone(const Case& c, const Where& where) {
 
 void check_first_rows(const Case& c, const Where& where) {
   SCOPED_TRACE(fmt::format("{} {}", c.name, where.target));
-  auto g = graph_of(c, where);
-  if (!g) return;
   ScratchFile file;
-  if (!compile_graph(*g, where, file.path())) return;
-  auto model = loaded(file, where, 2);
-  ASSERT_TRUE(model) << model.error().message;
+  const auto model = compiled(c, where, file);
+  if (!model) return;
   auto executor = model->executor();
   ASSERT_TRUE(executor) << executor.error().message;
   std::map<std::string, std::vector<std::byte>> before;
