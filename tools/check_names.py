@@ -19,7 +19,7 @@ from make_operators import default_pipeline
 # Ops without a template: constants are data.
 NO_TEMPLATE = {"constant"}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
-BUILDING_BLOCKS = {"cuda": {"prelude", "codes", "reduce", "running_sums", "bind", "attention_tile", "attention_softmax", "attention_additions", "attention_mma", "attention_fma", "attention_wgmma", "attention_decode", "sm80", "sm90", "matmul_end", "matmul_wgmma", "matmul_ordered", "matmul_tf32", "matmul_stream", "linear_attention_tile", "linear_attention_mma", "linear_attention_fma", "linear_attention_wgmma", "linear_attention_memory", "linear_attention_loader", "linear_attention_state", "linear_attention_results"},
+BUILDING_BLOCKS = {"cuda": {"prelude", "codes", "coded_tile", "reduce", "running_sums", "bind", "attention_tile", "attention_softmax", "attention_additions", "attention_mma", "attention_fma", "attention_wgmma", "attention_decode", "sm80", "sm90", "matmul_end", "matmul_wgmma", "matmul_ordered", "matmul_tf32", "matmul_stream", "matmul_coded", "linear_attention_tile", "linear_attention_mma", "linear_attention_fma", "linear_attention_wgmma", "linear_attention_memory", "linear_attention_loader", "linear_attention_state", "linear_attention_results"},
                    "cpu": {"prelude", "reduce", "math", "vectors", "matmul_panel", "matmul_bytes", "matmul_heads"}}
 
 

@@ -269,6 +269,19 @@ class Emitter {
            ir::prove_ge0(dividend);
   }
 
+  std::string load(ExprRef e) {
+    const std::vector<ExprRef> dims = names_.dims(e->value);
+    ExprRef position = ir::linear_index(*e->pool, e->args, dims);
+    const bool plain = position->kind == ExprKind::poly && !named_.count(position);
+    const std::string index = ir::poison_of(position) != ir::Poison::none
+                                  ? wrapping_position(e->args, dims)
+                              : plain ? poly(position, Width::index)
+                                      : at(position);
+    const std::string pointer = names_.pointer(e->value);
+    return e == names_.unconverted ? pointer + "[" + index + "]"
+                                   : "load(" + pointer + ", " + index + ")";
+  }
+
   std::string write(ExprRef e) {
     if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr)
       return "one_plus_erf_short(" + at(x) + ")";
@@ -288,15 +301,7 @@ class Emitter {
       case ExprKind::index: return names_.index(e->value);
       case ExprKind::symbol: return names_.symbol(e->name);
       case ExprKind::param: return e->name;
-      case ExprKind::load: {
-        const std::vector<ExprRef> dims = names_.dims(e->value);
-        ExprRef position = ir::linear_index(*e->pool, e->args, dims);
-        if (ir::poison_of(position) != ir::Poison::none)
-          return "load(" + names_.pointer(e->value) + ", " + wrapping_position(e->args, dims) + ")";
-        const bool plain = position->kind == ExprKind::poly && !named_.count(position);
-        return "load(" + names_.pointer(e->value) + ", " +
-               (plain ? poly(position, Width::index) : at(position)) + ")";
-      }
+      case ExprKind::load: return load(e);
       case ExprKind::floordiv:
         return call(divides_unsigned(e->args[0], e->args[1]) ? "quotient" : "floordiv", e);
       case ExprKind::bounded:

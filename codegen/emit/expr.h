@@ -31,6 +31,8 @@ struct CppNames {
   /// Quotients and remainders of what is proved not to be negative are those of unsigned numbers.
   bool unsigned_quotients = false;
   std::vector<ir::ExprRef> counts;
+  /// A load, of an element as it is stored.
+  ir::ExprRef unconverted = nullptr;
   /// Operands whose memory is the caller's and may be misaligned.
   std::function<bool(int64_t slot)> of_caller;
 };

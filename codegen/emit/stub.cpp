@@ -183,24 +183,80 @@ void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, in
                            params, lines(parts.row, "    "), function);
 }
 
-void Stub::shared_functor(const std::string& name, const std::vector<ExprRef>& shared,
-                          ExprRef value, const std::vector<std::pair<std::string, ExprRef>>& more) {
-  constexpr const char* kIndices = "[[maybe_unused]] idx i0, [[maybe_unused]] idx i1";
+namespace {
+
+constexpr const char* kChunkIndices = "[[maybe_unused]] idx i0, [[maybe_unused]] idx i1";
+
+// The outermost loads of these expressions, each once.
+std::vector<ExprRef> loads_in(const std::vector<ExprRef>& all) {
+  std::vector<ExprRef> loads;
+  const auto add = [&](ExprRef n) -> ExprRef {
+    if (n->kind != ir::ExprKind::load) return nullptr;
+    if (std::find(loads.begin(), loads.end(), n) == loads.end()) loads.push_back(n);
+    return n;
+  };
+  for (ExprRef e : all) ir::rewrite(e, add);
+  return loads;
+}
+
+}  // namespace
+
+// On a GPU what a chunk shares is loaded by one function and computed by another: a conversion would
+// wait for its load. The text of both; `shared` becomes expressions over what is loaded.
+std::string Stub::raw_functions(std::vector<ExprRef>& shared, std::string& aliases) {
+  constexpr int64_t kRawIndex = 100;  // of a byte that was loaded: its range is known
+  const std::vector<ExprRef> loads = loads_in(shared);
+  std::string fields, parts, made;
+  for (size_t k = 0; k < loads.size(); ++k) {
+    CppNames plain = names(index_name);
+    plain.unconverted = loads[k];
+    const std::string& type =
+        arguments_[position(slots_[static_cast<size_t>(loads[k]->value)])].type;
+    fields += fmt::format("{} r{}; ", type, k);
+    parts += fmt::format("  TFCC_FN {} raw{}({}) const {{ {} }}\n", type, k, kChunkIndices,
+                         cpp_body(loads[k], plain));
+    made += fmt::format("{}raw{}(i0, i1)", k ? ", " : "", k);
+    aliases += fmt::format(
+        "[[maybe_unused]] const auto r{0} = load(&raw.r{0}, 0); "
+        "[[maybe_unused]] const auto i{1} = (idx)r{0}; ",
+        k, kRawIndex + static_cast<int64_t>(k));
+  }
+  for (ExprRef& e : shared)
+    e = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      const auto at = std::find(loads.begin(), loads.end(), n);
+      if (at == loads.end()) return nullptr;
+      const auto number = at - loads.begin();
+      const bool byte = context_->type(slots_[static_cast<size_t>(n->value)]).dtype == DType::u8;
+      return byte ? n->pool->index(kRawIndex + number, n->pool->integer(256))
+                  : n->pool->param("r" + std::to_string(number), n->type);
+    });
+  return fmt::format("  struct Raw {{ {}}};\n{}  TFCC_FN Raw raw({}) const {{ return {{{}}}; }}\n",
+                     fields, parts, kChunkIndices, made);
+}
+
+void Stub::shared_functor(const std::string& name, std::vector<ExprRef> shared, ExprRef value,
+                          const std::vector<std::pair<std::string, ExprRef>>& more) {
   std::vector<ExprRef> bodies = shared;
   bodies.push_back(value);
-  std::string fields, parts, made, aliases;
+  functors_ += members(name, bodies);
+  std::string raw, fields, parts, made, aliases;
+  if (cuda_) functors_ += raw_functions(shared, raw);
+  const char* const from = cuda_ ? ", [[maybe_unused]] const Raw& raw" : "";
   for (size_t k = 0; k < shared.size(); ++k) {
     const std::string type = cpp_type(shared[k]->type);
     fields += fmt::format("{} v{}; ", type, k);
-    parts += fmt::format("  TFCC_FN {} part{}({}) const {{ {} }}\n", type, k, kIndices,
-                         cpp_body(shared[k], names(index_name)));
-    made += fmt::format("{}part{}(i0, i1)", k ? ", " : "", k);
+    parts += fmt::format("  TFCC_FN {} part{}({}{}) const {{ {}{} }}\n", type, k, kChunkIndices,
+                         from, raw, cpp_body(shared[k], names(index_name)));
+    made += fmt::format("{}part{}(i0, i1{})", k ? ", " : "", k, cuda_ ? ", raw" : "");
     aliases += fmt::format("[[maybe_unused]] const auto v{0} = shared.v{0}; ", k);
   }
-  functors_ += members(name, bodies);
   functors_ += fmt::format("  struct Shared {{ {}}};\n{}", fields, parts);
-  functors_ +=
-      fmt::format("  TFCC_FN Shared shared({}) const {{ return {{{}}}; }}\n", kIndices, made);
+  functors_ += fmt::format("  TFCC_FN Shared shared({}{}) const {{ return {{{}}}; }}\n",
+                           kChunkIndices, from, made);
+  if (cuda_)
+    functors_ +=
+        fmt::format("  TFCC_FN Shared shared({}) const {{ return shared(i0, i1, raw(i0, i1)); }}\n",
+                    kChunkIndices);
   CppNames small = names(index_name);
   small.convert_by_bits = cuda_;
   small.narrow_indices = true;  // of bytes and places in a chunk: more of them fit a vector

@@ -63,7 +63,7 @@ class Stub {
   /// A functor type of two steps, over indices 0 to 3: shared(i0, i1) computes the parts `shared`,
   /// and value(shared, i2, i3) is `value`, which has them as parameters v0, v1, .. So have the
   /// functions `more`, by their names, which need no indices.
-  void shared_functor(const std::string& name, const std::vector<ExprRef>& shared, ExprRef value,
+  void shared_functor(const std::string& name, std::vector<ExprRef> shared, ExprRef value,
                       const std::vector<std::pair<std::string, ExprRef>>& more = {});
 
   // ---- arguments of the call ----
@@ -126,6 +126,7 @@ class Stub {
   std::string parameters() const;
   CppNames names(const Index& index) const;
   /// The head of a functor's type: the members that its body needs, which object() fills in.
+  std::string raw_functions(std::vector<ExprRef>& shared, std::string& aliases);
   std::string members(const std::string& name, const std::vector<ExprRef>& bodies);
   void constant(const std::string& type, const std::string& name, const std::string& value);
 

@@ -126,6 +126,17 @@ std::string no_16_bits(const MatmulDesc& x) {
   return "";
 }
 
+/// Why no kernel of ours keeps sums in order; empty if one does.
+std::string no_ordered(const MatmulDesc& x, bool by_codes = false) {
+  if (x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "its types differ";
+  if (x.computed && !by_codes)
+    return "B is an expression, which it would compute for each block of rows";
+  if (x.trans_a || !x.trans_b || !ir::is_int(x.batch, 1))
+    return "rows of A and columns of B do not lie one behind the other";
+  if (!ir::as_int(x.n) || !ir::as_int(x.k)) return "n or k is not known at compile time";
+  return "";
+}
+
 constexpr const char* kNoWeight = "B is no weight, which could be asked for early";
 
 bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kStreamRows; }
@@ -134,15 +145,23 @@ bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kS
 std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
   if (!x.weight) return kNoWeight;
-  if (x.computed && !x.packed) return kComputed;
+  if (x.computed) return "B is an expression, which another kernel computes";
   if (!x.trans_b || *ir::as_int(x.k) % 64 != 0)
     return "the weight is not stored by columns of a multiple of 64";
   if (!target.has_wgmma) return "the GPU has no products of warpgroups";  // last, as below
-  const StreamTile tile = stream_tile(x, target.processors);
-  if (x.packed && !x.packed->finite && *ir::as_int(x.k) % tile.block_k != 0)
-    return "codes behind the last of a row may have no finite value";
-  if (tile.stages < 2) return "two lines of its codes do not fit";
-  if (stream_shared_bytes(x, tile) > target.shared_bytes) return "its ring does not fit";
+  if (stream_shared_bytes(stream_tile(x, target.processors)) > target.shared_bytes)
+    return "its ring does not fit";
+  return "";
+}
+
+/// Why the fewest rows are not multiplied by codes as they are read; empty if they are.
+std::string no_coded(const MatmulDesc& x, const TargetClass& target) {
+  if (!x.packed) return x.computed ? kComputed : "B is no weight in codes";
+  if (x.a != DType::f16 && x.a != DType::bf16) return "not of 16 bits";
+  if (const std::string why = no_ordered(x, true); !why.empty()) return why;
+  const CodedTile tile = coded_tile(x, target);
+  if (coded_shared_bytes(x.a, *x.packed, tile) > target.shared_bytes)
+    return "its ring does not fit";
   return "";
 }
 
@@ -245,16 +264,6 @@ OrderedTiles grouped_tiles(DType type, std::optional<int64_t> rows, int64_t k, b
 
 namespace {
 
-/// Why no kernel of ours keeps sums in order; empty if one does.
-std::string no_ordered(const MatmulDesc& x) {
-  if (x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "its types differ";
-  if (x.computed) return "B is an expression, which it would compute for each block of rows";
-  if (x.trans_a || !x.trans_b || !ir::is_int(x.batch, 1))
-    return "rows of A and columns of B do not lie one behind the other";
-  if (!ir::as_int(x.n) || !ir::as_int(x.k)) return "n or k is not known at compile time";
-  return "";
-}
-
 // Each of these makes c its choice and returns true, or says in c.rejected why it does not.
 
 MatmulConfig of_integers(const MatmulDesc& x, const TargetClass& target) {
@@ -311,6 +320,21 @@ bool takes_heads(const MatmulDesc& x, MatmulConfig& c) {
   return true;
 }
 
+bool takes_coded(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
+  const std::string why = norms(x) ? "it takes no norm" : no_coded(x, target);
+  if (why.empty()) {
+    c.arm = Arm::coded;
+    c.coded = coded_tile(x, target);
+    c.early = !x.made_rows;
+    c.line = __LINE__;
+    c.reason = "each warp computes its weight from codes where it multiplies";
+    c.rejected = {{Arm::library, "reads a weight that a launch has computed"}};
+    return true;
+  }
+  c.rejected = {{Arm::coded, why}};
+  return false;
+}
+
 bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
   const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
   if (why.empty()) {
@@ -325,7 +349,7 @@ bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& 
         {Arm::library, "waits for the launches before it, and may split sums"}};
     return true;
   }
-  c.rejected = {{Arm::stream, why}};
+  c.rejected.push_back({Arm::stream, why});
   return false;
 }
 
@@ -428,7 +452,7 @@ bool takes_epilogue(const MatmulConfig& c, const MatmulDesc& x) {
 }
 
 bool takes_factor(Arm arm, const MatmulDesc& x) {
-  return !x.computed || (x.packed && (arm == Arm::panel || arm == Arm::stream)) ||
+  return !x.computed || (x.packed && (arm == Arm::panel || arm == Arm::coded)) ||
          (x.narrow && arm == Arm::panel);
 }
 
@@ -436,6 +460,7 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   if (!is_float(x.a)) return of_integers(x, target);
   MatmulConfig c;
   if (!target.cuda() && (takes_panel(x, c) || takes_heads(x, c))) return c;
+  if (target.cuda() && fewest_rows(x) && x.packed && takes_coded(x, target, c)) return c;
   if (target.cuda() && fewest_rows(x) && takes_stream(x, target, c)) return c;
   if (target.cuda() && takes_wgmma(x, target, c)) return c;
   if (target.cuda() && in_tf32(x) && takes_tf32(x, target, c)) return c;
@@ -461,6 +486,9 @@ std::string print(const MatmulConfig& c) {
   if (c.stream.block_n)
     s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n,
                      c.stream.block_k, c.stream.stages);
+  if (c.coded.block_n)
+    s += fmt::format(" of {} columns, {} for each warp, {} of k at a time, {} stages",
+                     c.coded.block_n, 16 * c.coded.own_n, c.coded.block_k, c.coded.stages);
   if (c.ordered.threads) {
     s += fmt::format(" of {} x {}", c.ordered.tile.block_m, c.ordered.tile.block_n);
     if (c.ordered.large.block_m)

@@ -33,9 +33,8 @@ struct PackedFactor {
   std::vector<ExprRef> shared;  // .. this: over index 0, the column, and index 1, the chunk
   /// Of a struct of them.
   int64_t shared_bytes() const;
-  bool finite = false;  // value is, for every code, if what is shared is
-  /// Of four bits, where value is exact in halves up to its one product: (digit - zero) * scale with a
-  /// scale that is a half. Expressions over the parameters v0, v1, ..; null: it is not.
+  /// Of four or eight bits, where value is exact in halves up to its one product: (digit - zero) * scale
+  /// with a scale that is a half. Expressions over the parameters v0, v1, ..; null: it is not.
   ExprRef scale = nullptr, zero = nullptr;
   ExprRef value =
       nullptr;  // over index 2, the place in the chunk, index 3, the code, and params v0, v1, ..: shared
@@ -100,6 +99,12 @@ bool is_costly(const MatmulDesc& desc);
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
 
+/// Multiprocessors to fill; of a class that has GPUs of many sizes those of a large one of its time.
+inline int64_t processors_of(const TargetClass& target) {
+  constexpr int64_t kMany = 108;
+  return target.processors ? target.processors : kMany;
+}
+
 /// A way to execute products.
 enum class Arm : uint8_t {
 #define TFCC_ARM(name, epilogues) name,
@@ -120,8 +125,6 @@ inline constexpr int64_t kStreamRows = 16;
 /// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before
 /// computes.
 inline constexpr int kStreamRing = 112 << 10;
-/// The same of a weight of codes, beside what is computed of them.
-inline constexpr int kPackedRing = 72 << 10;
 /// A form of a plan is for runs of so many packed rows at most: its products may have tiles of 64
 /// rows, and those of TF32 ask for their weights before the launches before them have ended.
 inline constexpr int64_t kSomeRows = 1024;
@@ -164,6 +167,15 @@ struct StreamTile {
   bool operator==(const StreamTile&) const = default;
 };
 
+/// Of a block of few rows by codes: columns, how many units of 16 of these each warp has, how many warps
+/// take turns at them, parts of so many of k that are under way at once, those for which a thread loads what chunks share
+/// together, and warps that load.
+struct CodedTile {
+  int block_n = 0, own_n = 0, turns = 0, block_k = 0, stages = 0, ahead = 0, loaders = 0;
+  int threads() const { return 32 * (block_n / (16 * own_n) * turns + loaders); }
+  bool operator==(const CodedTile&) const = default;
+};
+
 /// Of a block: rows and columns of the result, and how many units of them each warp has.
 struct OrderedTile {
   int block_m = 0, block_n = 0, own_m = 0, own_n = 0;
@@ -184,6 +196,7 @@ struct MatmulKernel {
   int panel = 0;                 // columns of a panel
   std::vector<WgmmaTile> tiles;  // several: the rows of a run decide
   StreamTile stream;
+  CodedTile coded;
   std::vector<Tf32Tile> tf32;  // several: the rows of a run decide
   OrderedTiles ordered;
   bool early = false;  // wgmma: the weight is asked for before the launches before it have ended
@@ -219,7 +232,17 @@ inline constexpr uint32_t kWgmmaEndBytes = 16 << 10;
 /// The tile by which the multiprocessor with most to do has least, and its shared memory, as
 /// MatmulStreamShape has it.
 StreamTile stream_tile(const MatmulDesc& desc, int64_t processors);
-uint32_t stream_shared_bytes(const MatmulDesc& desc, const StreamTile& tile);
+uint32_t stream_shared_bytes(const StreamTile& tile);
+
+/// The tile of most columns that a multiprocessor has to do at least, and its shared memory, as
+/// CodedTileShape has it.
+CodedTile coded_tile(const MatmulDesc& desc, const TargetClass& target);
+/// The same for so many products of as many columns, and of so much memory.
+CodedTile coded_tile(DType type, const PackedFactor& packed, int64_t columns, int64_t products,
+                     const TargetClass& target, uint32_t shared_bytes);
+uint32_t coded_shared_bytes(DType type, const PackedFactor& packed, const CodedTile& tile);
+/// The fields of Spec that such a tile has.
+void add_coded_fields(Stub& stub, int64_t copy, const CodedTile& tile);
 
 /// Dynamic shared memory of a block, as MatmulOrderedShape has it.
 uint32_t ordered_shared_bytes(DType type, const OrderedTiles& tiles);

@@ -16,9 +16,6 @@ int64_t parts_of(DType type, const OrderedTiles& t) {
   return type == DType::f32 && t.tf32 == 0 ? 4 : 1;
 }
 
-// Multiprocessors, where a class has GPUs of many sizes: a large one of its time.
-constexpr int64_t kManyProcessors = 108;
-
 }  // namespace
 
 int64_t copied_bytes(DType type, int64_t k) {
@@ -60,7 +57,7 @@ void add_ordered_fields(Stub& stub, const EmitContext& c, DType type, int64_t co
   stub.field("parts", parts_of(type, tiles));
   stub.field("tf32", int64_t{tiles.tf32});
   add_tiles(stub, tiles);
-  stub.field("processors", c.target.processors ? c.target.processors : kManyProcessors);
+  stub.field("processors", processors_of(c.target));
   stub.field("copy", copy);
 }
 

@@ -65,10 +65,11 @@ ExprRef share(ExprRef e, std::vector<ExprRef>& shared) {
   });
 }
 
-// Is e the digit of four bits at an even or odd place?
-bool is_digit(ExprRef e) {
+// Is e the digit of a code of four bits at an even or odd place, or the code itself?
+bool is_digit(ExprRef e, int64_t per) {
+  const int64_t bits = 8 / per, most = (1 << bits) - 1;
   for (int64_t code = 0; code < kCodes; ++code) {
-    for (const int64_t place : {0, 1}) {
+    for (int64_t place = 0; place < per; ++place) {
       ir::ExprPool& pool = *e->pool;
       ExprRef digit = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
         if (n->kind != ir::ExprKind::index) return nullptr;
@@ -76,20 +77,22 @@ bool is_digit(ExprRef e) {
                : n->value == kInChunk ? pool.integer(place)
                                       : nullptr;
       });
-      if (!ir::is_int(digit, code >> 4 * place & 15)) return false;
+      if (!ir::is_int(digit, code >> bits * place & most)) return false;
     }
   }
   return true;
 }
 
-// A whole number of 0 to 15: a constant, or digits that are shared.
+// A whole number that is a digit: a constant, or digits that are shared.
 bool is_small_whole(const PackedFactor& packed, ExprRef e) {
+  const int64_t digits = int64_t{1} << 8 / packed.per;
   if (e->kind == ir::ExprKind::fconst)
-    return e->real >= 0 && e->real <= 15 && e->real == std::floor(e->real);
+    return e->real >= 0 && e->real < static_cast<double>(digits) && e->real == std::floor(e->real);
   for (size_t k = 0; k < packed.shared.size(); ++k) {
     ExprRef part = packed.shared[k];
     if (e->kind == ir::ExprKind::param && e->name == "v" + std::to_string(k))
-      return part->kind == ir::ExprKind::i2f && ir::prove_in(part->args[0], e->pool->integer(16));
+      return part->kind == ir::ExprKind::i2f &&
+             ir::prove_in(part->args[0], e->pool->integer(digits));
   }
   return false;
 }
@@ -108,7 +111,7 @@ bool is_half(const Graph& g, const ir::Op& product, const PackedFactor& packed, 
 // scale * (digit - zero) or scale * digit, in any order.
 void find_digits(const Graph& g, const ir::Op& product, PackedFactor& packed) {
   ExprRef e = packed.value;
-  if (packed.per != 2 || packed.stored != DType::u8 || e->kind != ir::ExprKind::fmul ||
+  if (packed.per > 2 || packed.stored != DType::u8 || e->kind != ir::ExprKind::fmul ||
       e->args.size() != 2)
     return;
   for (const auto& [s, d] : {std::pair(e->args[0], e->args[1]), {e->args[1], e->args[0]}}) {
@@ -117,21 +120,8 @@ void find_digits(const Graph& g, const ir::Op& product, PackedFactor& packed) {
     if (d->kind == ir::ExprKind::fsub) digit = d->args[0], zero = d->args[1];
     const bool exact = digit->kind == ir::ExprKind::i2f && digit->type == Scalar::f32 &&
                        is_small_whole(packed, zero);
-    if (exact && is_digit(digit->args[0])) packed.scale = s, packed.zero = zero;
+    if (exact && is_digit(digit->args[0], packed.per)) packed.scale = s, packed.zero = zero;
   }
-}
-
-// Is e finite for every code, if what is shared is? Codes behind the last of a row are multiplied by
-// zeros.
-bool is_finite(ExprRef e) {
-  bool all = true;
-  ir::for_each_node(e, [&](ExprRef n) {
-    using enum ir::ExprKind;
-    if (n->type != Scalar::f32 && n->type != Scalar::f64) return;
-    const auto sound = {fadd, fsub, fmul, fneg, fmin, fmax, fconst, i2f, f2f, param, select};
-    all &= std::find(sound.begin(), sound.end(), n->kind) != sound.end();
-  });
-  return all;
 }
 
 // Are codes read anywhere but as the value at hand, or is a shared part made of others?
@@ -184,7 +174,6 @@ std::optional<PackedFactor> packed_weight(const Graph& g, const ir::Op& product,
     if (packed.value->has_load || stays(kColumn) || stays(kChunk)) continue;
     if (packed.shared.size() > kMostShared || reads_elsewhere(product, weight, slot, packed))
       continue;
-    packed.finite = is_finite(packed.value);
     find_digits(g, product, packed);
     return packed;
   }

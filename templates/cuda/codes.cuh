@@ -20,13 +20,18 @@ TFCC_FN void store_values(const uint4& codes, const typename Weight::Shared& sha
   of.all = codes;
   if constexpr (Spec::digits && kSame<T, f16>) {
     const f32 zero = 1024.0f + weight.zero(shared), scale = weight.scale(shared);
-    const u32 zeros = pack2<T>(zero, zero), scales = pack2<T>(scale, scale);
+    const u32 zeros = pack2<T>(per == 1 ? -zero : zero, per == 1 ? -zero : zero),
+              scales = pack2<T>(scale, scale);
 #pragma unroll
     for (int v = 0; v < 16 * per; v += 8) {
       uint4 values;
       u32* const pair = &values.x;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) pair[k] = pair_of_digits(of.one[v / 2 + k], zeros, scales);
+      for (int k = 0; k < 4; ++k) {
+        const u32 word = (&of.all.x)[v / 4 % 4 + k / 2];  // of bytes
+        pair[k] = per == 1 ? pair_of_bytes(word, word, select_two_bytes(k % 2 * 2), zeros, scales)
+                           : pair_of_digits(of.one[(v / 2 + k) % 16], zeros, scales);
+      }
       *(uint4*)place(v) = values;
     }
   } else {

@@ -64,6 +64,36 @@ template <class T> struct StoredRows {
   struct Shares {};
 };
 
+/// By a warp: stores its sums, of units from row m and column n on.
+template <class Spec, int unit_m, int own_m, int own_n, int each, class Rows, class Epilogue>
+TFCC_FN void store_sums(typename Spec::Out* out, const f32 (&sums)[own_m][own_n][each], idx m,
+                        idx n, idx rows, idx columns, const Rows& place, const Epilogue& epilogue) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < own_m; ++i) {
+#pragma unroll
+    for (int e = 0; e < each; ++e) {
+      const idx i_m = m + i * unit_m + lane / 4 + e / 2 * 8;
+      const int own = lane % 4 * 2 + e % 2;
+      if (i_m >= rows) continue;
+      const idx row = place.of_out(i_m);
+#pragma unroll
+      for (int j = 0; j < own_n; j += Spec::gated ? 2 : 1) {
+        if constexpr (Spec::gated) {
+          const idx width = columns / 2, column = (n + j * 8) / 2 + own;
+          if (column < width)
+            store(out, row * width + column,
+                  epilogue(sums[i][j][e], sums[i][j + 1][e], row, column));
+        } else {
+          const idx column = n + j * 8 + own;
+          if (column < columns)
+            store(out, row * columns + column, epilogue(sums[i][j][e], row, column));
+        }
+      }
+    }
+  }
+}
+
 /// b is StoredRows, or computed: compute(pieces, shares, tile, pitch, first_n, step, part_k) makes rows
 /// of the tile of what ask(pieces, first_n, step) asked for `ahead` steps before, which is in
 /// registers, and of share(shares, first_n, step), of as many steps together.
@@ -251,35 +281,6 @@ struct Tile {
     }
   }
 
-  /// By a warp: the sums of the one part.
-  template <class Epilogue>
-  TFCC_FN void finish(typename Spec::Out* out, idx m, idx n, const Epilogue& epilogue) const {
-    const int lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int i = 0; i < own_m; ++i) {
-#pragma unroll
-      for (int e = 0; e < each; ++e) {
-        const idx i_m = m + i * unit_m + lane / 4 + e / 2 * 8;
-        const int own = lane % 4 * 2 + e % 2;
-        if (i_m >= rows) continue;
-        const idx row = place.of_out(i_m);
-#pragma unroll
-        for (int j = 0; j < own_n; j += Spec::gated ? 2 : 1) {
-          if constexpr (Spec::gated) {
-            const idx width = columns / 2, column = (n + j * unit_n) / 2 + own;
-            if (column < width)
-              store(out, row * width + column,
-                    epilogue(sums[i][j][e], sums[i][j + 1][e], row, column));
-          } else {
-            const idx column = n + j * unit_n + own;
-            if (column < columns)
-              store(out, row * columns + column, epilogue(sums[i][j][e], row, column));
-          }
-        }
-      }
-    }
-  }
-
   TFCC_FN void clear() {
 #pragma unroll
     for (int i = 0; i < own_m; ++i) {
@@ -351,7 +352,8 @@ struct Tile {
       }
     }
     if constexpr (parts > 1) finish_parts(out, warp < warps, part, m, n, epilogue);
-    else if (warp < warps) finish(out, first_m + m, first_n + n, epilogue);
+    else if (warp < warps)
+      store_sums<Spec, unit_m>(out, sums, first_m + m, first_n + n, rows, columns, place, epilogue);
   }
 };
 

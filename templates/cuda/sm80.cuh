@@ -44,6 +44,25 @@ TFCC_FN u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
   return pair;
 }
 
+/// The same of byte t of four, `selector` is select_byte(t): pairs `zeros` are -1024 - zero and -64 -
+/// zero, the places that digits have in a byte beside 1024.
+TFCC_FN u32 select_byte(int t) { return 0x4040u | (u32)t | (u32)t << 8; }
+TFCC_FN u32 pair_of_digits(u32 bytes, u32 selector, u32 zeros, u32 scale) {
+  u32 pair;
+  asm("{\n\t.reg .b32 t;\n\tprmt.b32 t, %1, %5, %2;\n\tand.b32 t, t, %6;\n\tfma.rn.f16x2 t, t, %7, %3;\n\tmul.rn.f16x2 %0, t, %4;\n\t}" : "=r"(pair)
+      : "r"(bytes), "r"(selector), "r"(zeros), "r"(scale), "r"(0x64646464), "r"(0xfff0ff0f), "r"(0x2c003c00));  // 1 and 1 / 16
+  return pair;
+}
+
+/// The same of two bytes of eight, which are the digits; `zeros` are -1024 - zero.
+TFCC_FN u32 select_two_bytes(int first) { return (u32)first | (u32)(first + 1) << 8; }
+TFCC_FN u32 pair_of_bytes(u32 low, u32 high, u32 selector, u32 zeros, u32 scale) {
+  u32 pair;
+  asm("{\n\t.reg .b32 t;\n\tprmt.b32 t, %1, %2, %3;\n\tlop3.b32 t, t, %6, %7, 0xea;\n\tadd.rn.f16x2 t, t, %4;\n\tmul.rn.f16x2 %0, t, %5;\n\t}" : "=r"(pair)
+      : "r"(low), "r"(high), "r"(selector), "r"(zeros), "r"(scale), "r"(0x00ff00ff), "r"(0x64006400));
+  return pair;
+}
+
 /// The nearest number with 10 bits of fraction, of four that are f32.
 TFCC_FN void round_to_tf32(u32 (&x)[4]) {
 #pragma unroll

@@ -182,41 +182,22 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
 TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
   tfcc::ir::ExprPool pool;
   for (const char* type : {"f16", "bf16"}) {
-    for (const auto& [n, per] : {std::pair{2048, 0},
-                                 {2560, 0},
-                                 {4096, 0},
-                                 {5280, 0},
-                                 {6336, 0},
-                                 {7392, 0},
-                                 {8448, 0},
-                                 {2048, 2},
-                                 {4096, 2},
-                                 {8448, 2},
-                                 {2048, 1},
-                                 {8448, 1},
-                                 {4096, 4}}) {
+    for (const int n : {2048, 2560, 4096, 5280, 6336, 7392, 8448}) {
       MatmulDesc desc;
       desc.n = pool.integer(n);
-      if (per) desc.packed = PackedFactor{1, tfcc::v1::DType::u8, per, 16 * per, {pool.real(1)}};
       const StreamTile tile = stream_tile(desc, 132);
       const std::string text =
           "#include \"cuda/matmul_stream.cuh\"\nstruct Spec { using T = " + std::string(type) +
           "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
           ", block_k = " + std::to_string(tile.block_k) +
-          ", stages = " + std::to_string(tile.stages) + ", per_code = " + std::to_string(per) +
-          "; static constexpr int shared_size = 4; static constexpr bool gated = false, digits = " +
-          (per == 2 ? "true" : "false") +
-          "; using Code = u8; };\nstruct Eighth { struct Shared { f32 v0; }; TFCC_FN Shared shared(idx, idx) const { return {8.0f}; }\n"
-          "  TFCC_FN f32 scale(const Shared& s) const { return s.v0; } TFCC_FN f32 zero(const Shared&) const { return 8.0f; }\n"
-          "  TFCC_FN f32 value(const Shared& s, int place, int code) const { return s.v0 * (f32)(code >> place % 2); } };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
+          ", stages = " + std::to_string(tile.stages) +
+          "; static constexpr bool gated = false; };\n"
+          "struct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
           "static_assert(MatmulStreamShape<Spec>::shared_bytes == " +
-          std::to_string(stream_shared_bytes(desc, tile)) +
+          std::to_string(stream_shared_bytes(tile)) +
           ");\n"
-          "TFCC_KERNEL_RESIDENT(" +
-          std::to_string(per ? 512 : 160) +
-          ", 2, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
-          "  matmul_stream<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{}, " +
-          (per ? "Eighth{}" : "StoredWeight{}") + ");\n}\n";
+          "TFCC_KERNEL_RESIDENT(160, 2, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+          "  matmul_stream<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tile.block_n;

@@ -340,7 +340,7 @@ Case epilogues() {
 
 // Weights that are expressions of bytes: of 8, 4 and 2 bits, with a scale for a block or a column,
 // with zero points in bits; tiles that are not full, sums of less than a line of codes and of many.
-// On the CPU, and on Hopper in 16 bits for so few rows, they are computed where they are read; one
+// On the CPU, and on a GPU in 16 bits for so few rows, they are computed where they are read; one
 // whose neighbours share too little, and one whose sum has a part of a chunk, never are.
 Case weights_in_bits() {
   Ops o;

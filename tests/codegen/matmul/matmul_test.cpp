@@ -264,22 +264,45 @@ TEST(Matmul, ComputesWeightsOfBytes) {
   const char* const across = "f32(@q[63 - i,j / 2] % 16) * @s[i,j / 32]";
   EXPECT_EQ(arm("f32", nibble, "x86-64-v3", 0), std::pair(Arm::panel, true));
   EXPECT_EQ(arm("f32", across, "x86-64-v3", 0), std::pair(Arm::library, false));
-  EXPECT_EQ(arm("f16", nibble, "sm_90", 16), std::pair(Arm::stream, true));
+  EXPECT_EQ(arm("f16", nibble, "sm_90", 16), std::pair(Arm::coded, true));
   EXPECT_EQ(arm("f16", nibble, "sm_90", 17), std::pair(Arm::library, false));
-  EXPECT_EQ(arm("f16", nibble, "sm_80", 16), std::pair(Arm::library, false));
+  EXPECT_EQ(arm("f16", nibble, "sm_80", 16), std::pair(Arm::coded, true));
+  EXPECT_EQ(arm("f32", nibble, "sm_80", 16), std::pair(Arm::library, false));
   EXPECT_EQ(arm("f16", across, "sm_90", 16), std::pair(Arm::library, false));
-  // A ring of one line, and codes behind the last whose logarithm no zero of a hides.
+  // What chunks share may be more than a block has memory for.
   const ir::Graph g = parsed(text("f16", "u8", 256, 2, nibble));
   MatmulDesc desc = describe(g, g.value(g.find_value("y")).def, 16);
-  ASSERT_EQ(choose(desc, class_of("sm_90")).arm, Arm::stream);
-  desc.packed->per = 4;
+  ASSERT_EQ(choose(desc, class_of("sm_90")).arm, Arm::coded);
   desc.packed->shared.assign(4, g.pool().real(1, ir::Scalar::f64));
-  desc.n = g.pool().integer(16384);
+  desc.n = g.pool().integer(32768);
   EXPECT_EQ(choose(desc, class_of("sm_90")).arm, Arm::library);
-  const ir::Graph h =
-      parsed(text("f16", "u8", 192, 2, "log(f32(@q[i,j / 2] % 16)) * @s[i,j / 32]"));
-  EXPECT_EQ(choose(describe(h, h.value(h.find_value("y")).def, 16), class_of("sm_90")).arm,
-            Arm::library);
+}
+
+// A block has the columns of its multiprocessor: few by two warps in turns, many by loaders of eight
+// warps.
+TEST(Matmul, SharesColumnsOfCodesOut) {
+  ir::ExprPool pool;
+  PackedFactor packed{1, DType::u8, 2, 32, {pool.real(1)}};
+  packed.scale = pool.real(1);
+  const auto tile = [&](int64_t n, const char* target, int64_t products = 1) {
+    const TargetClass t = class_of(target);
+    return coded_tile(DType::f16, packed, n, products, t, t.shared_bytes);
+  };
+  EXPECT_EQ(tile(2048, "sm_90"), (CodedTile{16, 1, 2, 256, 8, 4, 4}));
+  EXPECT_EQ(tile(4096, "sm_90"), (CodedTile{32, 1, 2, 256, 7, 4, 4}));
+  EXPECT_EQ(tile(12288, "sm_90"), (CodedTile{96, 1, 1, 256, 4, 2, 4}));
+  EXPECT_EQ(tile(22016, "sm_90"), (CodedTile{176, 1, 1, 256, 4, 2, 8}));
+  EXPECT_EQ(tile(32000, "sm_90"), (CodedTile{256, 2, 1, 256, 3, 2, 8}));
+  EXPECT_EQ(tile(2880, "sm_90", 4), (CodedTile{96, 1, 1, 256, 4, 2, 4})) << "of four experts";
+  EXPECT_EQ(tile(64, "sm_90"), (CodedTile{16, 1, 2, 256, 8, 4, 4}));
+  EXPECT_EQ(tile(4096, "sm_80").stages, 4) << "less memory";
+  for (int64_t n = 8; n < 200000; n = n * 5 / 4 + 8) {
+    for (const char* target : {"sm_80", "sm_90"}) {
+      const CodedTile t = tile(n, target);
+      EXPECT_LE(t.threads(), 1024) << n;
+      EXPECT_EQ(t.block_n % (16 * t.own_n), 0) << n;
+    }
+  }
 }
 
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.

@@ -15,16 +15,7 @@ template <class O, int BlockN, int BlockK, int Stages, bool Gated = false> struc
   using T = f16;
   using Out = O;
   static constexpr bool gated = Gated;
-  static constexpr int block_n = BlockN, block_k = BlockK, stages = Stages, per_code = 0,
-                       shared_size = 0;
-};
-template <class C, int BlockN, int Per, int Stages, bool Digits = false> struct SpecOfCodes {
-  using T = f16;
-  using Out = f32;
-  using Code = C;
-  static constexpr int block_n = BlockN, block_k = 128 * Per, stages = Stages, per_code = Per,
-                       shared_size = 4;
-  static constexpr bool digits = Digits, gated = false;
+  static constexpr int block_n = BlockN, block_k = BlockK, stages = Stages;
 };
 
 struct Shape {
@@ -44,25 +35,6 @@ struct Sum {
     return s + static_cast<f32>(c % 7 - r);
   }
   f32 operator()(f32 s, f32 t, idx r, idx c) const { return (*this)(s - 3 * t, r, c); }
-};
-
-/// Value `at % per` of a code, less the number of its chunk; columns and chunks must lie inside.
-template <int per> struct Digits {
-  int columns, chunks;
-  struct Shared {
-    int shift;
-  };
-  Shared shared(idx column, idx chunk) const {
-    if (column < 0 || column >= columns || chunk < 0 || chunk >= chunks)
-      simt().fail(fmt::format("the weight is asked for chunk {} of column {}", chunk, column));
-    return {static_cast<int>(chunk % 3 + column % 2)};
-  }
-  f32 zero(const Shared& s) const { return static_cast<f32>(s.shift); }
-  f32 scale(const Shared&) const { return 1; }
-  f32 value(const Shared& s, int at, int code) const {
-    const int digit = per == 1 ? code % 8 : code >> at % per * (8 / per) & ((1 << (8 / per)) - 1);
-    return static_cast<f32>(digit - s.shift);
-  }
 };
 
 template <class Spec> void check(const Shape& s, unsigned seed) {
@@ -90,38 +62,19 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
 
   using Shape90 = MatmulStreamShape<Spec>;
   constexpr int parts = Spec::block_k / 64;
-  const TensorMap ma{a.data(), 16, s.k, 8, false, parts}, mb = [&]() -> TensorMap {
-    if constexpr (Spec::per_code == 0)
-      return {b.data(), s.columns, s.k, Spec::block_n, true, parts};
-    else return {b.data(), s.columns, s.k / Spec::per_code / 2, Spec::block_n, true, 1, true};
-  }();
-  const Digits<Spec::per_code> digits{s.columns, s.k / (16 * std::max(1, Spec::per_code))};
-  const auto weight = [&] {
-    if constexpr (Spec::per_code == 0) return StoredWeight{};
-    else return digits;
-  }();
-  const auto of_b = [&](int c, int p) -> int {
-    if constexpr (Spec::per_code == 0) {
-      return b[static_cast<size_t>(c * s.k + p)].whole;
-    } else {
-      const auto* bytes = reinterpret_cast<const typename Spec::Code*>(b.data());
-      const int code =
-          bytes[(c * s.k + p) / Spec::per_code] + (std::is_signed_v<typename Spec::Code> ? 128 : 0);
-      constexpr int chunk = 16 * Spec::per_code;
-      return static_cast<int>(digits.value(digits.shared(c, p / chunk), p % chunk, code));
-    }
-  };
+  const TensorMap ma{a.data(), 16, s.k, 8, false, parts},
+      mb{b.data(), s.columns, s.k, Spec::block_n, true, parts};
+  const auto of_b = [&](int c, int p) { return b[static_cast<size_t>(c * s.k + p)].whole; };
   block_threads = Shape90::threads;
   Simt block;
   for (int x = 0; x < s.blocks; ++x) {
     emulated::state = {};
     std::memset(shared_memory, 0x7f, sizeof shared_memory);
-    const bool ok = block.run(Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1},
-                              seed + static_cast<unsigned>(x), [&] {
-                                matmul_stream<Spec>(
-                                    out.data(), ma, mb, [&] { return s.rows; }, s.columns, s.k,
-                                    Sum{s.rows, width}, weight);
-                              });
+    const bool ok = block.run(
+        Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1}, seed + static_cast<unsigned>(x), [&] {
+          matmul_stream<Spec>(
+              out.data(), ma, mb, [&] { return s.rows; }, s.columns, s.k, Sum{s.rows, width});
+        });
     ASSERT_TRUE(ok) << "block " << x << ": " << block.error();
     for (int t = 0; t < Shape90::threads; ++t) {
       const bool computes = t >= 128 && t < Shape90::threads - kWarp;  // of constants alone
@@ -166,20 +119,6 @@ template <int BlockN, int BlockK, int Stages> void check_all() {
   }
 }
 
-template <class Code, int BlockN, int Per, int Stages, bool Digits = false> void check_codes() {
-  unsigned seed = 1;
-  for (const Shape& s : {Shape{0, 64, 64, 1},
-                         {1, 64, 64, 1},
-                         {3, 72, 320, 2},
-                         {8, 136, 192, 3},
-                         {9, 64, 2048, 1},
-                         {16, 200, 640, 2},
-                         {16, 64, 128, 4}}) {
-    SCOPED_TRACE(fmt::format("{} values in a code", Per));
-    check<SpecOfCodes<Code, BlockN, Per, Stages, Digits>>(s, ++seed);
-  }
-}
-
 // A block with a whole ring of 112 KiB has a multiprocessor of 228 KiB to itself; the driver keeps
 // 1 KiB of each block.
 template <int BlockN, int BlockK, int Stages>
@@ -192,13 +131,6 @@ TEST(EmulatedMatmulStream, Tiles24) { check_all<24, 256, 5>(); }
 TEST(EmulatedMatmulStream, Tiles48) { check_all<48, 128, 7>(); }
 TEST(EmulatedMatmulStream, Tiles56) { check_all<56, 128, 6>(); }
 TEST(EmulatedMatmulStream, Tiles64) { check_all<64, 128, 5>(); }
-TEST(EmulatedMatmulStream, Codes16) { check_codes<u8, 16, 2, 8>(); }
-TEST(EmulatedMatmulStream, Codes24) { check_codes<u8, 24, 2, 3>(); }
-TEST(EmulatedMatmulStream, Codes56) { check_codes<i8, 56, 1, 4>(); }
-TEST(EmulatedMatmulStream, Codes64) { check_codes<u8, 64, 2, 2>(); }
-TEST(EmulatedMatmulStream, CodesOfTwoBits) { check_codes<u8, 40, 4, 2>(); }
-TEST(EmulatedMatmulStream, CodesOfDigits) { check_codes<u8, 32, 2, 4, true>(); }
-TEST(EmulatedMatmulStream, SignedCodes) { check_codes<i8, 32, 1, 5>(); }
 
 }  // namespace
 }  // namespace tfcc::test

@@ -117,3 +117,25 @@ inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
   return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor,
                     (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
 }
+
+inline u32 select_byte(int t) { return static_cast<u32>(t); }
+inline u32 pair_of_digits(u32 bytes, u32 selector, u32 zeros, u32 scale) {
+  f32 low, high, factor, unused;
+  unpack2<f16>(zeros, low, high);
+  unpack2<f16>(scale, factor, unused);
+  const u32 byte = bytes >> 8 * selector & 255;
+  return pack2<f16>((1024 + static_cast<f32>(byte & 15) + low) * factor,
+                    (64 + static_cast<f32>(byte >> 4) + high) * factor);
+}
+
+inline u32 select_two_bytes(int first) { return static_cast<u32>(first); }
+inline u32 pair_of_bytes(u32 low, u32 high, u32 selector, u32 zeros, u32 scale) {
+  f32 zero, factor, unused;
+  unpack2<f16>(zeros, zero, unused);
+  unpack2<f16>(scale, factor, unused);
+  const auto byte = [&](u32 k) {
+    return static_cast<f32>((k < 4 ? low >> 8 * k : high >> 8 * (k - 4)) & 255);
+  };
+  return pack2<f16>((1024 + byte(selector) + zero) * factor,
+                    (1024 + byte(selector + 1) + zero) * factor);
+}
