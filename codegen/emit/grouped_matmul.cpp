@@ -24,6 +24,18 @@ constexpr int kMostBlockM = 128, kMostThreads = 256;
 constexpr int64_t kMostGroups = 4096;
 constexpr int64_t kLongestRow = 1 << 16;  // that a CPU computes: a thread's stack has one
 
+// Rows of each matrix, on the average, in a form for at most so many tokens.
+std::optional<int64_t> rows_each(const Graph& graph, OpId o, int64_t most_tokens) {
+  const ir::Op& op = graph.op(o);
+  const ir::Type w = ir::matrices_type(graph, op), &y = graph.value(op.results[0]).type;
+  ExprRef rows = graph.pool().integer(1);
+  for (size_t d = 0; d + 1 < y.rank(); ++d) rows = ir::mul(rows, y.dims[d]);
+  const int64_t groups = *ir::as_int(w.dims[0]);
+  std::optional<int64_t> each = largest_rows(graph, rows, most_tokens);
+  if (each) each = (*each + groups - 1) / groups;
+  return each;
+}
+
 // The constant from which a CPU has panels; nothing else reads it.
 struct Panels {
   int64_t panel;
@@ -60,6 +72,23 @@ bool takes_codes(const EmitContext& c, const ir::Op& op, const PackedFactor& pac
   return c.cuda() && one_part && tiles.block_k % packed.chunk == 0;
 }
 
+// The tile of few rows by codes on a GPU, if the matrices are such and rows are few.
+std::optional<CodedTile> few_rows_of_codes(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const DType t = c.type(op.operands[0]).dtype;
+  const auto packed = packed_matrices(c.graph, op);
+  const auto rows = rows_each(c.graph, o, c.bucket.most_tokens);
+  if (!c.cuda() || !packed || size_of(t) != 2 || !rows || *rows > kStreamRows) return std::nullopt;
+  const ir::Type w = ir::matrices_type(c.graph, op);
+  const auto& y = c.dims(op.results[0]);
+  const int64_t groups = *c.known(w.dims[0]), products = c.known(y[y.size() - 2]).value_or(1);
+  const uint32_t memory = c.target.shared_bytes - row_bytes(kStreamRows, kMostThreads, groups);
+  const CodedTile tile =
+      coded_tile(t, *packed, *c.known(w.dims[1]), std::min(products, groups), c.target, memory);
+  if (coded_shared_bytes(t, *packed, tile) > memory) return std::nullopt;
+  return tile;
+}
+
 Matrices in_panels(Stub& stub, const EmitContext& c, const ir::Op& op, const Panels& panels) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const int64_t n = *c.known(w.dims[1]), k = *c.known(w.dims[2]);
@@ -85,8 +114,8 @@ Matrices in_panels(Stub& stub, const EmitContext& c, const ir::Op& op, const Pan
 
 // As they are stored, or computed: on CUDA where a tile reads them, from codes of which a thread has
 // a chunk at a time, else one by one.
-Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op,
-                     const OrderedTiles& tiles) {
+Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op, const OrderedTiles& tiles,
+                     bool few) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const int64_t values = *c.known(w.dims[1]) * *c.known(w.dims[2]);
   ExprRef weight = op.as<ir::GroupedMatmulAttrs>().weight;
@@ -94,16 +123,16 @@ Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op,
   if (!weight || narrow) {
     const ValueId v = op.operands[narrow ? narrow->slot : 1];
     const int64_t bytes = values * static_cast<int64_t>(size_of(c.type(v).dtype));
-    return {fmt::format("StoredMatrices{{{}}}", stub.in(v)),
+    return {fmt::format("StoredMatrices{}{{{}}}", c.cuda() ? "<Spec::T>" : "", stub.in(v)),
             narrow ? fmt::format("_of_{}", to_string(narrow->stored)) : "",
             c.graph.is_constant(v) ? bytes : 0};
   }
   const auto packed = packed_matrices(c.graph, op);
-  if (packed && takes_codes(c, op, *packed, tiles)) {
+  if (packed && (few || takes_codes(c, op, *packed, tiles))) {
     add_weight(stub, *packed);
-    stub.field("ahead", static_cast<int64_t>(tiles.ahead));
-    return {fmt::format("CodedMatrices<Spec, Weight>{{{}, {}}}", stub.in(op.operands[packed->slot]),
-                        stub.object("Weight")),
+    if (!few) stub.field("ahead", static_cast<int64_t>(tiles.ahead));
+    return {fmt::format("{}<Spec, Weight>{{{}, {}}}", few ? "FewRowsOfCodes" : "CodedMatrices",
+                        stub.in(op.operands[packed->slot]), stub.object("Weight")),
             fmt::format("_of_{}_bits", 8 / packed->per), values / packed->per};
   }
   stub.functor("Weight", "idx i0, idx i1, idx i2", weight, ir::scalar_of(w.dtype));
@@ -112,10 +141,10 @@ Matrices as_they_are(Stub& stub, const EmitContext& c, const ir::Op& op,
 
 // Whether a functor finds values by one number each, which has 32 bits on a GPU.
 bool counts_codes(const EmitContext& c, const ir::Op& op) {
+  const OpId o = c.graph.value(op.results[0]).def;
   const auto packed = packed_matrices(c.graph, op);
-  const OrderedTiles tiles =
-      grouped_tiles(c.graph, c.graph.value(op.results[0]).def, c.target, c.bucket.most_tokens);
-  return !packed || !takes_codes(c, op, *packed, tiles);
+  const OrderedTiles tiles = grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens);
+  return !few_rows_of_codes(c, o) && (!packed || !takes_codes(c, op, *packed, tiles));
 }
 
 // Why there is no kernel for it; empty if there is.
@@ -138,24 +167,42 @@ std::string refusal(const EmitContext& c, const ir::Op& op) {
   return f32 ? "" : "the CPU multiplies f32 alone";
 }
 
-// The tiles of a GPU as fields of the Spec; the size of a launch but its grid.
-LaunchSize in_tiles(Stub& stub, const EmitContext& c, const ir::Op& op, const OrderedTiles& tiles) {
+// Tiles of a GPU.
+struct Tiles {
+  OrderedTiles ordered;
+  std::optional<CodedTile> coded;  // in their place
+  int block_m() const { return coded ? static_cast<int>(kStreamRows) : ordered.tile.block_m; }
+  int block_n() const { return coded ? coded->block_n : ordered.tile.block_n; }
+  int threads() const { return coded ? coded->threads() : ordered.threads; }
+};
+
+// As fields of the Spec; the size of a launch but its grid.
+LaunchSize in_tiles(Stub& stub, const EmitContext& c, const ir::Op& op, const Tiles& tiles,
+                    const std::string& matrices) {
   const ValueId x = op.operands[0];
   const DType t = c.type(x).dtype;
   const ir::Type w = ir::matrices_type(c.graph, op);
   LaunchSize size;
-  size.threads = static_cast<uint32_t>(tiles.threads);
-  size.shared_bytes = ordered_shared_bytes(t, tiles) +
-                      row_bytes(tiles.tile.block_m, tiles.threads, *c.known(w.dims[0]));
+  size.threads = static_cast<uint32_t>(tiles.threads());
+  size.shared_bytes =
+      (tiles.coded ? coded_shared_bytes(t, *packed_matrices(c.graph, op), *tiles.coded)
+                   : ordered_shared_bytes(t, tiles.ordered)) +
+      row_bytes(tiles.block_m(), tiles.threads(), *c.known(w.dims[0]));
   stub.type("Out", c.type(op.results[0]).dtype);
   stub.field("gated", false);
   stub.field("early", false);
   // A caller may have misaligned what is its own.
   const bool callers = c.any_of_callers({x, op.operands[1]});
-  add_ordered_fields(
-      stub, c, t, callers ? static_cast<int64_t>(size_of(t)) : copied_bytes(t, *c.known(w.dims[2])),
-      tiles);
-  stub.require(fmt::format("GroupedMatmulShape<Spec>::shared_bytes == {}", size.shared_bytes),
+  const int64_t copy =
+      callers ? static_cast<int64_t>(size_of(t)) : copied_bytes(t, *c.known(w.dims[2]));
+  if (tiles.coded) {
+    stub.field("block_m", kStreamRows);
+    add_coded_fields(stub, copy, *tiles.coded);
+  } else {
+    add_ordered_fields(stub, c, t, copy, tiles.ordered);
+  }
+  stub.require(fmt::format("GroupedMatmulShape<Spec, {}>::shared_bytes == {}",
+                           matrices.substr(0, matrices.find('{')), size.shared_bytes),
                "the plan has another size");
   return size;
 }
@@ -165,13 +212,9 @@ LaunchSize in_tiles(Stub& stub, const EmitContext& c, const ir::Op& op, const Or
 OrderedTiles grouped_tiles(const Graph& graph, OpId o, const TargetClass& target,
                            int64_t most_tokens) {
   const ir::Op& op = graph.op(o);
-  const ir::Type w = ir::matrices_type(graph, op), &y = graph.value(op.results[0]).type;
-  ExprRef rows = graph.pool().integer(1);
-  for (size_t d = 0; d + 1 < y.rank(); ++d) rows = ir::mul(rows, y.dims[d]);
+  const ir::Type w = ir::matrices_type(graph, op);
   const int64_t groups = *ir::as_int(w.dims[0]);
-  std::optional<int64_t> each = largest_rows(graph, rows, most_tokens);
-  if (each) each = (*each + groups - 1) / groups;
-  return grouped_tiles(w.dtype, each, *ir::as_int(w.dims[2]),
+  return grouped_tiles(w.dtype, rows_each(graph, o, most_tokens), *ir::as_int(w.dims[2]),
                        packed_matrices(graph, op).has_value(),
                        target.shared_bytes - row_bytes(kMostBlockM, kMostThreads, groups));
 }
@@ -197,16 +240,18 @@ Result<Emission> emit_grouped_matmul(const EmitContext& c, OpId o) {
                Scalar::i64);
   stub.field("groups", groups);
   if (c.cuda()) stub.type("T", c.type(x).dtype);
-  const OrderedTiles tiles =
-      c.cuda() ? grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens) : OrderedTiles{};
-  const Matrices matrices =
-      panels ? in_panels(stub, c, op, *panels) : as_they_are(stub, c, op, tiles);
+  Tiles tiles;
+  if (c.cuda())
+    tiles = {grouped_tiles(c.graph, o, c.target, c.bucket.most_tokens), few_rows_of_codes(c, o)};
+  const Matrices matrices = panels
+                                ? in_panels(stub, c, op, *panels)
+                                : as_they_are(stub, c, op, tiles.ordered, tiles.coded.has_value());
   std::vector<std::string> arguments{stub.out(), stub.in(x), matrices.object, stub.size(rows)};
   LaunchSize size;
   ExprRef slots = ir::min(rows, c.integer(groups));
   if (c.cuda()) {
-    size = in_tiles(stub, c, op, tiles);
-    size.grid = {ir::mul(slots, c.ceil_div(w.dims[1], tiles.tile.block_n))};
+    size = in_tiles(stub, c, op, tiles, matrices.object);
+    size.grid = {ir::mul(slots, c.ceil_div(w.dims[1], tiles.block_n()))};
     arguments.insert(arguments.end(), {stub.size(w.dims[1]), stub.size(w.dims[2])});
   } else {
     stub.field("n", n);

@@ -11,18 +11,18 @@
 //
 // w is StoredMatrices, or is computed while the products of the step before are made: CodedMatrices from
 // codes, 16 bytes of them by a thread, asked for `ahead` steps before, or ComputedMatrices, by one call
-// for each value.
+// for each value. Of FewRowsOfCodes values pass through no memory.
 //
-// Spec: as of matmul_ordered, without a gate or a large tile; groups; of codes ahead, and
+// Spec: as of matmul_ordered, without a gate or a large tile, or of CodedTile with block_m = 16; groups; of codes ahead, and
 // per_code, Code, shared_size and digits as of matmul_stream; block_k is a multiple of 16 per_code then. which(i), of 0 to
 // groups - 1, may be asked for any row, many times.
 // Block: threads. Grid: min(rows, groups) * ceil(columns, block_n). Shared:
-// GroupedMatmulShape<Spec>::shared_bytes.
+// GroupedMatmulShape<Spec, Matrices>::shared_bytes.
 // Bound: few rows: the bytes of the matrices that are chosen. Many: as matmul_ordered. Measured on an H200 in
 // f16: eight of 128 matrices of 1536 x 2048 at 69% of 4.23 TB/s, two of eight of 28672 x 4096 at 82%.
 #pragma once
+#include "cuda/coded_tile.cuh"
 #include "cuda/codes.cuh"
-#include "cuda/matmul_ordered.cuh"
 
 namespace grouped_matmul_detail {
 
@@ -99,13 +99,15 @@ template <class Spec, class Which> struct ListedRows {
 
 }  // namespace grouped_matmul_detail
 
-template <class Spec> struct GroupedMatmulShape {
-  static constexpr int shared_bytes =
-      MatmulOrderedShape<Spec>::shared_bytes + (int)sizeof(grouped_matmul_detail::Rows<Spec>);
+/// `Matrices`: what the kernel is called with.
+template <class Spec, class Matrices> struct GroupedMatmulShape {
+  static constexpr int ring_bytes = Matrices::template ring_bytes<Spec>,
+                       shared_bytes = ring_bytes + (int)sizeof(grouped_matmul_detail::Rows<Spec>);
 };
 
 /// Matrices of values.
 template <class T> struct StoredMatrices {
+  template <class Spec> static constexpr int ring_bytes = MatmulOrderedShape<Spec>::shared_bytes;
   const T* values;
   template <class Spec> TFCC_FN const T* of(i64 group, idx columns, idx k) const {
     return values + group * (i64)columns * k;
@@ -117,6 +119,7 @@ template <class T> StoredMatrices(const T*) -> StoredMatrices<T>;
 /// the code is shared by `chunk` neighbours along k, of a column counted through all matrices
 /// (codegen/matmul/matmul.h).
 template <class Spec, class Weight> struct CodedMatrices {
+  template <class S> static constexpr int ring_bytes = MatmulOrderedShape<S>::shared_bytes;
   const typename Spec::Code* codes;
   Weight weight;
 
@@ -178,8 +181,20 @@ template <class Spec, class Weight> struct CodedMatrices {
   }
 };
 
+/// The same for few rows, whose products compute the values where they need them (CodedTile).
+template <class Spec, class Weight> struct FewRowsOfCodes {
+  template <class S> static constexpr int ring_bytes = CodedTileShape<S>::shared_bytes;
+  const typename Spec::Code* codes;
+  Weight weight;
+  template <class S> TFCC_FN CodedRows<Spec, Weight> of(i64 group, idx columns, idx k) const {
+    static_assert(kSame<S, Spec>, "of the same kernel");
+    return {codes + group * (i64)columns * (k / Spec::per_code), weight, (idx)group * columns};
+  }
+};
+
 /// Of whatever weight(group, column, p) is.
 template <class Weight> struct ComputedMatrices {
+  template <class Spec> static constexpr int ring_bytes = MatmulOrderedShape<Spec>::shared_bytes;
   Weight weight;
   template <class Spec> struct Matrix {
     static constexpr bool computed = true;
@@ -207,16 +222,39 @@ template <class Weight> struct ComputedMatrices {
   }
 };
 
+namespace grouped_matmul_detail {
+
+template <class Matrix> inline constexpr bool kInCodes = false;
+template <class Spec, class Weight> inline constexpr bool kInCodes<CodedRows<Spec, Weight>> = true;
+
+/// The products of a tile by a matrix; returns how many rows it had.
+template <class Spec, class Rows, class Matrix>
+TFCC_FN idx multiply(unsigned char* ring, typename Spec::Out* out, const typename Spec::T* x,
+                     const Matrix& matrix, idx now, idx columns, idx k, idx first_n,
+                     const Rows& place) {
+  const auto run = [&](auto tile) {
+    tile.run(out, x, matrix, Sum{});
+    return tile.rows;
+  };
+  if constexpr (kInCodes<Matrix>)
+    return run(CodedTile<Spec, Rows>{ring, now, columns, k, first_n, place});
+  else
+    return run(matmul_ordered_detail::Tile<Spec, Spec::block_m, Spec::block_n, Spec::own_m,
+                                           Spec::own_n, Rows>{
+        ring, now, columns, k, 0, first_n, matmul_ordered_detail::part_of<Spec>(k), place, {}});
+}
+
+}  // namespace grouped_matmul_detail
+
 template <class Spec, class Matrices, class Which>
 TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x, const Matrices& w,
                             idx rows, idx columns, idx k, idx share, const Which& which) {
   using namespace grouped_matmul_detail;
   TFCC_DYNAMIC_SHARED(ring);
-  Rows<Spec>& chosen = *(Rows<Spec>*)(ring + MatmulOrderedShape<Spec>::shared_bytes);
+  Rows<Spec>& chosen = *(Rows<Spec>*)(ring + GroupedMatmulShape<Spec, Matrices>::ring_bytes);
   const idx slots = rows < Spec::groups ? rows : (idx)Spec::groups;
   if (slots == 0) return;
-  const idx slot = (idx)blockIdx.x % slots, first_n = (idx)blockIdx.x / slots * Spec::block_n,
-            part_k = matmul_ordered_detail::part_of<Spec>(k);
+  const idx slot = (idx)blockIdx.x % slots, first_n = (idx)blockIdx.x / slots * Spec::block_n;
   if (first_n >= columns) return;
   Choosers<Spec, Which> choosers{chosen, which, share, rows, slots == rows, slot, 0};
   if (choosers.few) {
@@ -232,12 +270,10 @@ TFCC_FN void grouped_matmul(typename Spec::Out* out, const typename Spec::T* x, 
   // Of few rows there is one at least, which need not be known when the matrix is asked for.
   int now = choosers.few ? 0 : choosers.fill();
   while (now > 0 || choosers.few) {
-    matmul_ordered_detail::Tile<Spec, Spec::block_m, Spec::block_n, Spec::own_m, Spec::own_n,
-                                ListedRows<Spec, Which>>
-        tile{ring, (idx)now, columns, k, 0, first_n, part_k, {&choosers}};
-    tile.run(out, x, matrix, Sum{});
+    const idx rows_of_tile = grouped_matmul_detail::multiply<Spec, ListedRows<Spec, Which>>(
+        ring, out, x, matrix, now, columns, k, first_n, {&choosers});
     __syncthreads();  // the ring and the list are free
-    choosers.begin += (int)tile.rows;
+    choosers.begin += (int)rows_of_tile;
     now = choosers.fill();
     if (now == 0) return;
   }

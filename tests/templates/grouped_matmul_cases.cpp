@@ -37,8 +37,9 @@ Case experts(int64_t count, int64_t n, int64_t k) {
 
 // Matrices that are expressions of bytes, of 8, 4 or 2 bits, with a scale for each block of a row: read
 // in chunks where a chunk has one scale and rows are whole chunks, else value by value.
+// `tokens`: so many, which the compiler knows; then rows are few, and a GPU has a kernel for them.
 Case coded(int64_t count, int64_t n, int64_t k, int64_t bits, int64_t block, bool zero = false,
-           bool is_signed = false) {
+           bool is_signed = false, int64_t tokens = 0) {
   const int64_t per = 8 / bits, blocks = k / block, zero_bytes = (blocks + per - 1) / per;
   const auto value = [&](const std::string& of, const std::string& at) {
     if (per == 1) return fmt::format("{}[i,j,{}]", of, at);
@@ -75,6 +76,16 @@ Case coded(int64_t count, int64_t n, int64_t k, int64_t bits, int64_t block, boo
          2e-3};
   c.bf16 = true;
   c.widen_on_cpu = true;
+  if (tokens) {
+    c.name += fmt::format("_{}_tokens", tokens);
+    c.shapes = {{}};
+    for (const auto& [from, to] :
+         {std::pair<std::string, std::string>{" symbols(B = x.0 in 1.., S = x.1 in 1..)", ""},
+          {"[B,S,", fmt::format("[1,{},", tokens)}}) {
+      for (size_t at = c.text.find(from); at != std::string::npos; at = c.text.find(from, at))
+        c.text.replace(at, from.size(), to);
+    }
+  }
   return c;
 }
 
@@ -139,7 +150,13 @@ std::vector<Case> grouped_matmul_cases() {
           coded(4, 48, 80, 8, 16),
           coded(3, 24, 64, 8, 64, false, true),
           coded(3, 24, 40, 4, 8),
-          coded(4, 33, 64, 4, 16)};
+          coded(4, 33, 64, 4, 16),
+          coded(4, 48, 64, 4, 32, false, false, 5),
+          coded(3, 130, 160, 4, 32, true, false, 7),
+          coded(2, 40, 1056, 4, 32, false, false, 16),
+          coded(2, 72, 288, 8, 32, true, false, 13),
+          coded(3, 56, 176, 8, 16, false, true, 3),
+          coded(8, 80, 576, 2, 64, true, false, 9)};
 }
 
 }  // namespace tfcc::test
