@@ -12,7 +12,8 @@
 // Spec: as of CodedTile. Block: threads. Grid: ceil(columns, block_n). Shared:
 // CodedTileShape<Spec>::shared_bytes.
 // Bound: the bytes of b; k / 16 products that wait for each other, of 25 cycles on Hopper; and of digits
-// some five instructions for each 32 x 2 values.
+// some five instructions for each 32 x 2 values. Measured on an H200 alone, one row, four bits: 22016 x
+// 4096 at 55% of 4.3 TB/s, 12288 x 4096 at 43%, 4096 x 11008 at 32%, 2048 x 2048 at 10%.
 #pragma once
 #include "cuda/coded_tile.cuh"
 
