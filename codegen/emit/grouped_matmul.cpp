@@ -82,7 +82,8 @@ std::optional<CodedTile> few_rows_of_codes(const EmitContext& c, OpId o) {
   const ir::Type w = ir::matrices_type(c.graph, op);
   const auto& y = c.dims(op.results[0]);
   const int64_t groups = *c.known(w.dims[0]), products = c.known(y[y.size() - 2]).value_or(1);
-  const uint32_t memory = c.target.shared_bytes - row_bytes(kStreamRows, kMostThreads, groups);
+  const uint32_t memory =
+      c.target.shared_bytes - row_bytes(kStreamRows, CodedTile::kMostThreads, groups);
   const CodedTile tile =
       coded_tile(t, *packed, *c.known(w.dims[1]), std::min(products, groups), c.target, memory);
   if (coded_shared_bytes(t, *packed, tile) > memory) return std::nullopt;

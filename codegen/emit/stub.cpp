@@ -187,15 +187,32 @@ namespace {
 
 constexpr const char* kChunkIndices = "[[maybe_unused]] idx i0, [[maybe_unused]] idx i1";
 
-// The outermost loads of these expressions, each once.
-std::vector<ExprRef> loads_in(const std::vector<ExprRef>& all) {
+void add_once(std::vector<ExprRef>& all, const std::vector<ExprRef>& more) {
+  for (ExprRef e : more)
+    if (std::find(all.begin(), all.end(), e) == all.end()) all.push_back(e);
+}
+
+// The outermost loads that are evaluated in every case: select and both logical operators are lazy.
+std::vector<ExprRef> loads_in(ExprRef e) {
+  if (!e->has_load) return {};
+  if (e->kind == ir::ExprKind::load) return {e};
+  const bool chooses = e->kind == ir::ExprKind::select;
+  if (chooses || e->kind == ir::ExprKind::band || e->kind == ir::ExprKind::bor) {
+    std::vector<ExprRef> loads = loads_in(e->args[0]);
+    if (chooses) {
+      std::vector<ExprRef> both = loads_in(e->args[1]);
+      const std::vector<ExprRef> other = loads_in(e->args[2]);
+      std::erase_if(
+          both, [&](ExprRef n) { return std::find(other.begin(), other.end(), n) == other.end(); });
+      add_once(loads, both);
+    }
+    return loads;
+  }
   std::vector<ExprRef> loads;
-  const auto add = [&](ExprRef n) -> ExprRef {
-    if (n->kind != ir::ExprKind::load) return nullptr;
-    if (std::find(loads.begin(), loads.end(), n) == loads.end()) loads.push_back(n);
-    return n;
-  };
-  for (ExprRef e : all) ir::rewrite(e, add);
+  for (ExprRef child : e->args) add_once(loads, loads_in(child));
+  for (const ir::Term& t : e->terms) {
+    for (ExprRef atom : t.atoms) add_once(loads, loads_in(atom));
+  }
   return loads;
 }
 
@@ -205,7 +222,8 @@ std::vector<ExprRef> loads_in(const std::vector<ExprRef>& all) {
 // wait for its load. The text of both; `shared` becomes expressions over what is loaded.
 std::string Stub::raw_functions(std::vector<ExprRef>& shared, std::string& aliases) {
   constexpr int64_t kRawIndex = 100;  // of a byte that was loaded: its range is known
-  const std::vector<ExprRef> loads = loads_in(shared);
+  std::vector<ExprRef> loads;
+  for (ExprRef e : shared) add_once(loads, loads_in(e));
   std::string fields, parts, made;
   for (size_t k = 0; k < loads.size(); ++k) {
     CppNames plain = names(index_name);

@@ -159,6 +159,7 @@ std::string no_coded(const MatmulDesc& x, const TargetClass& target) {
   if (!x.packed) return x.computed ? kComputed : "B is no weight in codes";
   if (x.a != DType::f16 && x.a != DType::bf16) return "not of 16 bits";
   if (const std::string why = no_ordered(x, true); !why.empty()) return why;
+  if (*ir::as_int(x.n) == 0 || *ir::as_int(x.k) == 0) return "the weight is empty";
   const CodedTile tile = coded_tile(x, target);
   if (coded_shared_bytes(x.a, *x.packed, tile) > target.shared_bytes)
     return "its ring does not fit";

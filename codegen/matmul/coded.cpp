@@ -37,22 +37,21 @@ int share_bytes(DType type, const PackedFactor& packed, const CodedTile& t) {
 
 CodedTile coded_tile(DType type, const PackedFactor& packed, int64_t columns, int64_t products,
                      const TargetClass& target, uint32_t shared_bytes) {
-  const auto units = static_cast<int>((columns + kUnit - 1) / kUnit);
-  const auto blocks = static_cast<int>(processors_of(target));
-  CodedTile t;
-  const int all = static_cast<int>(std::min<int64_t>(units * products, INT32_MAX / 2)),
-            own = std::min(units, (all + blocks - 1) / blocks);  // of a multiprocessor
-  t.own_n = 1;
-  while (own > t.own_n * kMostWarps) t.own_n *= 2;
-  t.own_n = std::min(t.own_n, 2);
-  t.block_n = kUnit * t.own_n * std::min((own + t.own_n - 1) / t.own_n, kMostWarps);
-  t.block_k = static_cast<int>(std::min<int64_t>(packed.chunk * 8, 256));
-  t.turns = own <= kFewUnits ? 2 : 1;
-  t.ahead = own <= kFewUnits ? 4 : 2;
-  t.loaders = own > kManyUnits ? 8 : 4;
-  t.stages = std::clamp(kRing / slot_bytes(packed, t), kLeastStages, kMostStages);
-  while (t.stages > 3 && coded_shared_bytes(type, packed, t) > shared_bytes) --t.stages;
-  return t;
+  const int64_t units = (columns + kUnit - 1) / kUnit, processors = processors_of(target),
+                own = std::min(units, (units * products + processors - 1) / processors);
+  // A multiprocessor has its columns in one block, or in as few as the warps and the memory of one allow.
+  for (int64_t blocks = (own + kMostWarps - 1) / kMostWarps;; ++blocks) {
+    const auto each = static_cast<int>((own + blocks - 1) / blocks);
+    CodedTile t{kUnit * each, 1};
+    t.block_k = static_cast<int>(std::min<int64_t>(packed.chunk * 8, 256));
+    t.turns = each <= kFewUnits ? 2 : 1;
+    t.ahead = each <= kFewUnits ? 4 : 2;
+    t.loaders = each > kManyUnits ? 8 : 4;
+    t.stages = std::clamp(kRing / slot_bytes(packed, t), kLeastStages, kMostStages);
+    const auto fits = [&] { return coded_shared_bytes(type, packed, t) <= shared_bytes; };
+    while (t.stages > 3 && !fits()) --t.stages;
+    if (fits() || each == 1) return t;
+  }
 }
 
 CodedTile coded_tile(const MatmulDesc& x, const TargetClass& target) {

@@ -172,6 +172,7 @@ struct StreamTile {
 /// together, and warps that load.
 struct CodedTile {
   int block_n = 0, own_n = 0, turns = 0, block_k = 0, stages = 0, ahead = 0, loaders = 0;
+  static constexpr int kMostThreads = 640;
   int threads() const { return 32 * (block_n / (16 * own_n) * turns + loaders); }
   bool operator==(const CodedTile&) const = default;
 };
@@ -234,10 +235,11 @@ inline constexpr uint32_t kWgmmaEndBytes = 16 << 10;
 StreamTile stream_tile(const MatmulDesc& desc, int64_t processors);
 uint32_t stream_shared_bytes(const StreamTile& tile);
 
-/// The tile of most columns that a multiprocessor has to do at least, and its shared memory, as
+/// The columns that a multiprocessor has to do, in as few blocks as can be, and shared memory as
 /// CodedTileShape has it.
 CodedTile coded_tile(const MatmulDesc& desc, const TargetClass& target);
-/// The same for so many products of as many columns, and of so much memory.
+/// The same for so many products of as many columns, and of so much memory, if that is enough for a block
+/// of 16.
 CodedTile coded_tile(DType type, const PackedFactor& packed, int64_t columns, int64_t products,
                      const TargetClass& target, uint32_t shared_bytes);
 uint32_t coded_shared_bytes(DType type, const PackedFactor& packed, const CodedTile& tile);

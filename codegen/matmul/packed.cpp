@@ -37,7 +37,7 @@ std::optional<NarrowFactor> narrow_matrices(const Graph& g, const ir::Op& groupe
 namespace {
 
 constexpr int64_t kCodes = 256;
-enum Place : int64_t { kColumn, kChunk, kInChunk, kCode };
+enum Place : int64_t { kColumn, kChunk, kInChunk, kCode, kOfPlaces };
 
 // Values in one element of `stored`, whose matrix has these dims, the last of them k: [.., k / per]
 // of bytes.
@@ -65,18 +65,25 @@ ExprRef share(ExprRef e, std::vector<ExprRef>& shared) {
   });
 }
 
-// Is e the digit of a code of four bits at an even or odd place, or the code itself?
+ExprRef with_index(ExprRef e, int64_t number, ExprRef by) {
+  return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+    return n->kind == ir::ExprKind::index && n->value == number ? by : nullptr;
+  });
+}
+
+// Is e the digit of a code of four bits at an even or odd place, or the code itself, at every place of a
+// chunk?
 bool is_digit(ExprRef e, int64_t per) {
+  ir::ExprPool& pool = *e->pool;
   const int64_t bits = 8 / per, most = (1 << bits) - 1;
-  for (int64_t code = 0; code < kCodes; ++code) {
-    for (int64_t place = 0; place < per; ++place) {
-      ir::ExprPool& pool = *e->pool;
-      ExprRef digit = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-        if (n->kind != ir::ExprKind::index) return nullptr;
-        return n->value == kCode      ? pool.integer(code)
-               : n->value == kInChunk ? pool.integer(place)
-                                      : nullptr;
-      });
+  for (int64_t place = 0; place < per; ++place) {
+    ExprRef at =
+        ir::add(ir::mul(pool.index(kOfPlaces, pool.integer(kPackedBytes)), pool.integer(per)),
+                pool.integer(place));
+    ExprRef there = with_index(e, kInChunk, at);
+    if (ir::uses_index(there, kOfPlaces)) return false;
+    for (int64_t code = 0; code < kCodes; ++code) {
+      ExprRef digit = with_index(there, kCode, pool.integer(code));
       if (!ir::is_int(digit, code >> bits * place & most)) return false;
     }
   }

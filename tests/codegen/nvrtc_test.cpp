@@ -4,6 +4,7 @@
 #include "codegen/matmul/matmul.h"
 #include "codegen/nvrtc.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,6 +15,7 @@
 namespace {
 
 using namespace tfcc::codegen;
+using tfcc::DType;
 
 const char* kKernel = R"(
 #include "cuda/prelude.cuh"
@@ -178,7 +180,7 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
   }
 }
 
-// And every tile past which a weight may stream, of values and of codes.
+// And every tile past which a weight may stream.
 TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
   tfcc::ir::ExprPool pool;
   for (const char* type : {"f16", "bf16"}) {
@@ -201,6 +203,58 @@ TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tile.block_n;
+    }
+  }
+}
+
+// And tiles of codes, with as many columns as a block may have and with few: of digits in pairs, and of
+// values that share four numbers.
+TEST_F(NvrtcTest, TilesOfCodesCompile) {
+  tfcc::ir::ExprPool pool;
+  for (const auto& [type, per, digits] : {std::tuple{DType::f16, 2, true},
+                                          {DType::f16, 1, true},
+                                          {DType::f16, 4, false},
+                                          {DType::bf16, 2, false},
+                                          {DType::bf16, 1, false}}) {
+    for (const int n : {2048, 6144, 22016}) {
+      for (const char* target : {"sm_80", "sm_90"}) {
+        PackedFactor packed{1, DType::u8, per, 16 * per, {pool.real(1)}};
+        if (digits) packed.scale = pool.real(1);
+        else packed.shared.assign(4, pool.real(1));
+        const TargetClass c = class_of(target);
+        const CodedTile t = coded_tile(type, packed, n, 1, c, c.shared_bytes);
+        const std::string numbers = fmt::format(
+            "threads = {}, loaders = {}, block_n = {}, own_n = {}, turns = {}, "
+            "block_k = {}, stages = {}, ahead = {}, copy = 16, per_code = {}, "
+            "shared_size = {}",
+            t.threads(), t.loaders, t.block_n, t.own_n, t.turns, t.block_k, t.stages, t.ahead, per,
+            packed.shared_bytes());
+        const std::string text =
+            fmt::format(R"(#include "cuda/matmul_coded.cuh"
+struct Spec {{ using T = {0}; using Out = {0}; using Code = u8; static constexpr bool gated = false, early = true, digits = {1}; static constexpr int {2}; }};
+static_assert(CodedTileShape<Spec>::shared_bytes == {3});
+struct Weight {{
+  const f16* s; const u8* z;
+  struct Raw {{ f16 s; u8 z; }};
+  struct Shared {{ f32 v[{4}]; }};
+  TFCC_FN Raw raw(idx i, idx j) const {{ return {{s[i * 64 + j], z[i * 32 + j / 2]}}; }}
+  TFCC_FN Shared shared(idx, idx, const Raw& r) const {{ Shared v; for (f32& x : v.v) x = f16_to_f32(*(const u16*)&r.s) + (f32)r.z; return v; }}
+  TFCC_FN Shared shared(idx i, idx j) const {{ return shared(i, j, raw(i, j)); }}
+  TFCC_FN f32 scale(const Shared& v) const {{ return v.v[0]; }}
+  TFCC_FN f32 zero(const Shared&) const {{ return 8.0f; }}
+  TFCC_FN f32 value(const Shared& v, int place, int code) const {{ return v.v[0] * (f32)(code >> place % {5} * {6} & {7}) - v.v[{4} - 1]; }}
+}};
+struct Plain {{ TFCC_FN f32 operator()(f32 s, idx, idx) const {{ return s; }} }};
+TFCC_KERNEL({8}, tile, const Spec::T* a0, const u8* a1, const f16* a2, const u8* a3, Spec::Out* a4) {{
+  matmul_coded<Spec>(a4, a0, a1, [n] {{ return (idx)n[0]; }}, {9}, 4096, Plain{{}}, Weight{{a2, a3}});
+}}
+)",
+                        to_string(type), digits, numbers, coded_shared_bytes(type, packed, t),
+                        packed.shared.size(), per, 8 / per, (1 << 8 / per) - 1, t.threads(), n);
+        auto image = compile_cuda("tile", text, std::string(target) == "sm_90" ? "sm_90a" : target);
+        ASSERT_TRUE(image) << image.error().message;
+        EXPECT_EQ(image->spill_bytes, 0) << numbers;
+      }
     }
   }
 }

@@ -261,6 +261,12 @@ TEST(Matmul, ComputesWeightsOfBytes) {
           "(f32(select(j % 2 == 0, @q[i,j / 2] / 16, @q[i,j / 2]) % 16) - 8.0) * f32(@s[i,j / 32])"),
       "none")
       << "the higher first";
+  EXPECT_EQ(
+      digits(
+          "f16",
+          "(f32(select(j % 2 == 1, @q[i,j / 2] / 16, @q[i,j / 2]) % 16 / (1 + j / 8 % 2)) - 8.0) * f32(@s[i,j / 32])"),
+      "none")
+      << "by the place";
   const char* const across = "f32(@q[63 - i,j / 2] % 16) * @s[i,j / 32]";
   EXPECT_EQ(arm("f32", nibble, "x86-64-v3", 0), std::pair(Arm::panel, true));
   EXPECT_EQ(arm("f32", across, "x86-64-v3", 0), std::pair(Arm::library, false));
@@ -269,13 +275,7 @@ TEST(Matmul, ComputesWeightsOfBytes) {
   EXPECT_EQ(arm("f16", nibble, "sm_80", 16), std::pair(Arm::coded, true));
   EXPECT_EQ(arm("f32", nibble, "sm_80", 16), std::pair(Arm::library, false));
   EXPECT_EQ(arm("f16", across, "sm_90", 16), std::pair(Arm::library, false));
-  // What chunks share may be more than a block has memory for.
-  const ir::Graph g = parsed(text("f16", "u8", 256, 2, nibble));
-  MatmulDesc desc = describe(g, g.value(g.find_value("y")).def, 16);
-  ASSERT_EQ(choose(desc, class_of("sm_90")).arm, Arm::coded);
-  desc.packed->shared.assign(4, g.pool().real(1, ir::Scalar::f64));
-  desc.n = g.pool().integer(32768);
-  EXPECT_EQ(choose(desc, class_of("sm_90")).arm, Arm::library);
+  EXPECT_EQ(arm("bf16", nibble, "sm_120", 16), std::pair(Arm::coded, true));
 }
 
 // A block has the columns of its multiprocessor: few by two warps in turns, many by loaders of eight
@@ -292,15 +292,26 @@ TEST(Matmul, SharesColumnsOfCodesOut) {
   EXPECT_EQ(tile(4096, "sm_90"), (CodedTile{32, 1, 2, 256, 7, 4, 4}));
   EXPECT_EQ(tile(12288, "sm_90"), (CodedTile{96, 1, 1, 256, 4, 2, 4}));
   EXPECT_EQ(tile(22016, "sm_90"), (CodedTile{176, 1, 1, 256, 4, 2, 8}));
-  EXPECT_EQ(tile(32000, "sm_90"), (CodedTile{256, 2, 1, 256, 3, 2, 8}));
+  EXPECT_EQ(tile(32000, "sm_90"), (CodedTile{128, 1, 1, 256, 4, 2, 4})) << "two blocks";
+  EXPECT_EQ(tile(128256, "sm_90"), (CodedTile{176, 1, 1, 256, 4, 2, 8})) << "six blocks";
+  EXPECT_EQ(tile(22016, "sm_80"), (CodedTile{80, 1, 1, 256, 4, 2, 4})) << "little memory";
   EXPECT_EQ(tile(2880, "sm_90", 4), (CodedTile{96, 1, 1, 256, 4, 2, 4})) << "of four experts";
   EXPECT_EQ(tile(64, "sm_90"), (CodedTile{16, 1, 2, 256, 8, 4, 4}));
   EXPECT_EQ(tile(4096, "sm_80").stages, 4) << "less memory";
-  for (int64_t n = 8; n < 200000; n = n * 5 / 4 + 8) {
+  for (int64_t n = 8; n < 400000; n = n * 5 / 4 + 8) {
     for (const char* target : {"sm_80", "sm_90"}) {
-      const CodedTile t = tile(n, target);
-      EXPECT_LE(t.threads(), 1024) << n;
-      EXPECT_EQ(t.block_n % (16 * t.own_n), 0) << n;
+      for (const DType type : {DType::f16, DType::bf16}) {
+        for (const size_t shares : {1, 4}) {
+          PackedFactor of = packed;
+          of.shared.assign(shares, pool.real(1, ir::Scalar::f64));
+          if (shares > 1) of.scale = nullptr;
+          const TargetClass c = class_of(target);
+          const CodedTile t = coded_tile(type, of, n, 1, c, c.shared_bytes);
+          EXPECT_LE(t.threads(), CodedTile::kMostThreads) << n;
+          EXPECT_LE(coded_shared_bytes(type, of, t), c.shared_bytes) << n;
+          EXPECT_GE(t.stages, 3) << n;
+        }
+      }
     }
   }
 }
