@@ -488,8 +488,8 @@ std::string print(const MatmulConfig& c) {
     s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n,
                      c.stream.block_k, c.stream.stages);
   if (c.coded.block_n)
-    s += fmt::format(" of {} columns, {} for each warp, {} of k at a time, {} stages",
-                     c.coded.block_n, 16 * c.coded.own_n, c.coded.block_k, c.coded.stages);
+    s += fmt::format(" of {} columns, {} of k at a time, {} stages{}", c.coded.block_n,
+                     c.coded.block_k, c.coded.stages, c.coded.turns == 2 ? ", in turns" : "");
   if (c.ordered.threads) {
     s += fmt::format(" of {} x {}", c.ordered.tile.block_m, c.ordered.tile.block_n);
     if (c.ordered.large.block_m)

@@ -42,7 +42,7 @@ CodedTile coded_tile(DType type, const PackedFactor& packed, int64_t columns, in
   // A multiprocessor has its columns in one block, or in as few as the warps and the memory of one allow.
   for (int64_t blocks = (own + kMostWarps - 1) / kMostWarps;; ++blocks) {
     const auto each = static_cast<int>((own + blocks - 1) / blocks);
-    CodedTile t{kUnit * each, 1};
+    CodedTile t{kUnit * each};
     t.block_k = static_cast<int>(std::min<int64_t>(packed.chunk * 8, 256));
     t.turns = each <= kFewUnits ? 2 : 1;
     t.ahead = each <= kFewUnits ? 4 : 2;
@@ -66,7 +66,6 @@ void add_coded_fields(Stub& stub, int64_t copy, const CodedTile& t) {
   for (const auto& [name, value] : {std::pair{"threads", t.threads()},
                                     {"loaders", t.loaders},
                                     {"block_n", t.block_n},
-                                    {"own_n", t.own_n},
                                     {"turns", t.turns},
                                     {"block_k", t.block_k},
                                     {"stages", t.stages},

@@ -167,13 +167,12 @@ struct StreamTile {
   bool operator==(const StreamTile&) const = default;
 };
 
-/// Of a block of few rows by codes: columns, how many units of 16 of these each warp has, how many warps
-/// take turns at them, parts of so many of k that are under way at once, those for which a thread loads what chunks share
+/// Of a block of few rows by codes: columns, how many warps take turns at each 16 of these, parts of so many of k that are under way at once, those for which a thread loads what chunks share
 /// together, and warps that load.
 struct CodedTile {
-  int block_n = 0, own_n = 0, turns = 0, block_k = 0, stages = 0, ahead = 0, loaders = 0;
+  int block_n = 0, turns = 0, block_k = 0, stages = 0, ahead = 0, loaders = 0;
   static constexpr int kMostThreads = 640;
-  int threads() const { return 32 * (block_n / (16 * own_n) * turns + loaders); }
+  int threads() const { return 32 * (block_n / 16 * turns + loaders); }
   bool operator==(const CodedTile&) const = default;
 };
 

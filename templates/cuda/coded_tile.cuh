@@ -3,9 +3,9 @@
 // turns into the fragments of its products: values pass through no memory. Sums are those of
 // matmul_ordered: one f32 accumulator that takes k in order, sixteen at a time.
 //
-// Warps that multiply have own_n units of 16 columns each, the m of mma.sync, and all rows, of which
-// eight are its n: up to eight rows take half of the products that up to 16 do. Behind them stand `loaders`
-// warps. They copy rows of a and lines of codes to a ring, a step of block_k at a time, and
+// A warp that multiplies has 16 columns, the m of mma.sync, and all rows, of which eight are its n: up to
+// eight rows take half of the products that up to 16 do. Of `turns` 2 two warps have the same columns.
+// Behind them stand `loaders` warps. They copy rows of a and lines of codes to a ring, a step of block_k at a time, and
 // load what 16 bytes of codes share. That goes through registers to shared memory, `ahead` steps at
 // a time, while the products of those before are made: so nobody waits for memory but loaders.
 //
@@ -14,16 +14,16 @@
 // lane t of a column has codes 2 t and 2 t + 1 of each eight. All else is by weight.value(shared,
 // place, code), in f32.
 //
-// Spec: T (f16, bf16), Out; gated; early; threads, loaders; block_n, own_n, turns, 1 or 2;
-// block_k, a multiple of 16 per_code; stages, ahead; copy, bytes of one copy of a (2, 4, 8 or 16); and
-// per_code, Code, shared_size and digits as of matmul_stream.
+// Spec: T (f16, bf16), Out; gated; early; threads, loaders; block_n, turns, 1 or 2; block_k, a multiple
+// of 16 per_code; stages, at least 3; ahead, at least 2; copy, bytes of one copy of a (2, 4, 8 or 16);
+// Code (u8, i8); per_code, values in one, 1, 2 or 4; shared_size, the bytes of Weight::Shared; digits:
+// values are (digit - zero(shared)) * scale(shared), exact in halves up to that product.
 #pragma once
 #include "cuda/matmul_ordered.cuh"
 
 template <class Spec> struct CodedTileShape {
   static constexpr bool digits = Spec::digits && kSame<typename Spec::T, f16>;
-  static constexpr int most_rows = 16, sharers = Spec::block_n / (16 * Spec::own_n),
-                       warps = sharers * Spec::turns;
+  static constexpr int most_rows = 16, sharers = Spec::block_n / 16, warps = sharers * Spec::turns;
   static constexpr int chunk = 16 * Spec::per_code, chunks = Spec::block_k / chunk;  // of a step
   static constexpr int a_pitch = Spec::block_k * 2 + 16, b_pitch = chunks * 16 + 16;
   static constexpr int a_bytes = most_rows * a_pitch,
@@ -35,10 +35,9 @@ template <class Spec> struct CodedTileShape {
   // A warp reads a chunk ahead of the last.
   static constexpr int share_bytes = round_up(2 * region_bytes + share_pitch, 16);
   // Sums on their way from one warp to the other.
-  static constexpr int sum_bytes =
-      Spec::turns == 2 ? most_rows / 8 * Spec::own_n * sharers * kWarp * 16 : 0;
+  static constexpr int sum_bytes = Spec::turns == 2 ? most_rows / 8 * sharers * kWarp * 16 : 0;
   static constexpr int shared_bytes = share_bytes + sum_bytes + Spec::stages * slot_bytes;
-  static_assert(sharers * 16 * Spec::own_n == Spec::block_n, "block_n: own_n units for each warp");
+  static_assert(sharers * 16 == Spec::block_n, "block_n: 16 for each warp");
   static_assert((warps + Spec::loaders) * kWarp == Spec::threads, "threads: of all warps");
   static_assert(Spec::block_k % chunk == 0, "block_k: whole chunks");
   static_assert(Spec::stages >= 3 && Spec::ahead >= 2 && Spec::loaders >= 1, "a step on its way");
@@ -49,7 +48,7 @@ struct alignas(8) PairOfHalves {
   u32 zeros, scales;
 };
 
-/// What a lane has of a unit and eight rows.
+/// What a lane has of 16 columns and eight rows.
 struct alignas(16) SumsOfLane {
   f32 s[4];
 };
@@ -65,9 +64,9 @@ template <class Spec, class Weight> struct CodedRows {
 template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct CodedTile {
   using T = typename Spec::T;
   using Shape = CodedTileShape<Spec>;
-  static constexpr int own_n = Spec::own_n, block_k = Spec::block_k, block_n = Spec::block_n,
-                       stages = Spec::stages, ahead = Spec::ahead, per = Spec::per_code,
-                       chunk = Shape::chunk, chunks = Shape::chunks;
+  static constexpr int block_k = Spec::block_k, block_n = Spec::block_n, stages = Spec::stages,
+                       ahead = Spec::ahead, per = Spec::per_code, chunk = Shape::chunk,
+                       chunks = Shape::chunks;
   static constexpr int loading = Spec::loaders * kWarp;  // threads
 
   unsigned char* memory;
@@ -193,20 +192,19 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
 
   // ---- by warps that multiply ----
 
-  /// Codes of a chunk and what they share, of columns g and g + 8 of each unit, which are the m of the
-  /// products.
+  /// Codes of a chunk and what they share, of columns g and g + 8 of lane 4 g and on.
   struct Codes {
-    uint4 codes[own_n][2];
-    PairOfHalves share[own_n][2];
+    uint4 codes[2];
+    PairOfHalves share[2];
   };
-  /// Rows of a for a chunk, eight at a time, which are their n.
+  /// Rows of a for a chunk, eight at a time.
   template <int eights> struct Right { u32 a[eights][(per + 1) / 2][4]; };
   /// Where a lane reads: of a, of codes and of what is shared, of chunk 0.
   struct Places {
     const unsigned char *a, *codes, *share;
   };
   /// Of which columns this warp has the sums, alone or in turns with another.
-  TFCC_FN int own_column() const { return (int)threadIdx.x / kWarp % Shape::sharers * own_n * 16; }
+  TFCC_FN int own_column() const { return (int)threadIdx.x / kWarp % Shape::sharers * 16; }
   TFCC_FN Places places(int step, int slot) const {
     const int lane = threadIdx.x % kWarp, n = own_column() + lane / 4;
     return {tile_a(slot) + lane % 8 * Shape::a_pitch + lane / 8 * 16,
@@ -223,28 +221,24 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
   TFCC_FN void read(Codes& o, const Places& at, int c) const {
     if constexpr (Shape::digits) {
 #pragma unroll
-      for (int j = 0; j < own_n; ++j) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int n = j * 16 + h * 8;
-          o.codes[j][h] = *(const uint4*)(at.codes + n * Shape::b_pitch + c * 16);
-          o.share[j][h] =
-              *(const PairOfHalves*)(at.share + c * Shape::share_pitch + n * Shape::share_size);
-        }
+      for (int h = 0; h < 2; ++h) {
+        o.codes[h] = *(const uint4*)(at.codes + h * 8 * Shape::b_pitch + c * 16);
+        o.share[h] =
+            *(const PairOfHalves*)(at.share + c * Shape::share_pitch + h * 8 * Shape::share_size);
       }
     }
   }
-  /// Values of unit j, of k 16 q and on: the fragment of a lane.
+  /// Values of k 16 q and on of a chunk: the fragment of a lane.
   template <class B>
-  TFCC_FN void values(u32 (&value)[4], const Codes& o, const B& b, const Places& at, int c, int q,
-                      int j) const {
+  TFCC_FN void values(u32 (&value)[4], const Codes& o, const B& b, const Places& at, int c,
+                      int q) const {
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int column = i % 2, eight = i / 2;
       if constexpr (Shape::digits) {
-        const u32* const words = &o.codes[j][column].x;
-        const PairOfHalves& share = o.share[j][column];
+        const u32* const words = &o.codes[column].x;
+        const PairOfHalves& share = o.share[column];
         value[i] = per == 1 ? pair_of_bytes(words[2 * eight], words[2 * eight + 1],
                                             select_two_bytes(2 * t), share.zeros, share.scales)
                             : pair_of_digits(words[(2 * q + eight) % 4], select_byte(t),
@@ -252,7 +246,7 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
       } else {
         using Shared = decltype(b.weight.shared(0, 0));
         using Code = typename Spec::Code;
-        const int n = j * 16 + column * 8;
+        const int n = column * 8;
         const Code* const own = (const Code*)(at.codes + n * Shape::b_pitch + c * 16);
         const Shared& shared =
             *(const Shared*)(at.share + c * Shape::share_pitch + n * Shape::share_size);
@@ -267,26 +261,23 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
     }
   }
   template <int eights>
-  TFCC_FN void add(f32 (&sums)[eights][own_n][4], const u32 (&value)[4], const Right<eights>& right,
-                   int q, int j) const {
+  TFCC_FN void add(f32 (&sums)[eights][4], const u32 (&value)[4], const Right<eights>& right,
+                   int q) const {
 #pragma unroll
     for (int r = 0; r < eights; ++r) {
       const u32* const pair = &right.a[r][q / 2][q % 2 * 2];
-      multiply_add<T>(sums[r][j], value, pair[0], pair[1]);
+      multiply_add<T>(sums[r], value, pair[0], pair[1]);
     }
   }
   template <int eights, class B>
-  TFCC_FN void multiply_chunk(f32 (&sums)[eights][own_n][4], const Codes& codes,
+  TFCC_FN void multiply_chunk(f32 (&sums)[eights][4], const Codes& codes,
                               const Right<eights>& right, const B& b, const Places& at,
                               int c) const {
 #pragma unroll
     for (int q = 0; q < per; ++q) {
-#pragma unroll
-      for (int j = 0; j < own_n; ++j) {
-        u32 value[4];
-        values(value, codes, b, at, c, q, j);
-        add(sums, value, right, q, j);
-      }
+      u32 value[4];
+      values(value, codes, b, at, c, q);
+      add(sums, value, right, q);
     }
   }
   /// How many chunks of a step there are.
@@ -298,8 +289,8 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
   /// The products of a step, of whose first chunk `codes` and `right` are the operands, and then those
   /// of the next.
   template <int eights, class B>
-  TFCC_FN void multiply_step(f32 (&sums)[eights][own_n][4], Codes& codes, Right<eights>& right,
-                             const B& b, int step, int slot, int next_slot) const {
+  TFCC_FN void multiply_step(f32 (&sums)[eights][4], Codes& codes, Right<eights>& right, const B& b,
+                             int step, int slot, int next_slot) const {
     const Places at = places(step, slot);
     Codes next;
     Right<eights> next_right;
@@ -322,9 +313,9 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
     }
   }
 
-  /// A lane has columns g and g + 8 of each unit, of two rows of each eight.
+  /// A lane has columns g and g + 8, of two rows of each eight.
   template <int eights, class Epilogue>
-  TFCC_FN void finish(typename Spec::Out* out, const f32 (&sums)[eights][own_n][4],
+  TFCC_FN void finish(typename Spec::Out* out, const f32 (&sums)[eights][4],
                       const Epilogue& epilogue) const {
     const int lane = threadIdx.x % kWarp, g = lane / 4;
     const idx n = first_n + own_column();
@@ -335,19 +326,16 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
         const int own = r * 8 + lane % 4 * 2 + e;
         if (own >= rows) continue;
         const idx row = place.of_out(own);
+        const f32 s = sums[r][e], t = sums[r][e + 2];
+        if constexpr (Spec::gated) {
+          const idx width = columns / 2, column = n / 2 + g;
+          if (column < width) store(out, row * width + column, epilogue(s, t, row, column));
+        } else {
 #pragma unroll
-        for (int j = 0; j < own_n; ++j) {
-          const f32 s = sums[r][j][e], t = sums[r][j][e + 2];
-          if constexpr (Spec::gated) {
-            const idx width = columns / 2, column = n / 2 + j * 8 + g;
-            if (column < width) store(out, row * width + column, epilogue(s, t, row, column));
-          } else {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const idx column = n + j * 16 + h * 8 + g;
-              if (column < columns)
-                store(out, row * columns + column, epilogue(h ? t : s, row, column));
-            }
+          for (int h = 0; h < 2; ++h) {
+            const idx column = n + h * 8 + g;
+            if (column < columns)
+              store(out, row * columns + column, epilogue(h ? t : s, row, column));
           }
         }
       }
@@ -357,7 +345,7 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
   template <int eights, class Epilogue, class B>
   TFCC_FN void multiply(typename Spec::Out* out, const B& b, int steps,
                         const Epilogue& epilogue) const {
-    f32 sums[eights][own_n][4] = {};
+    f32 sums[eights][4] = {};
     Codes codes;
     Right<eights> right;
     int slot = 0;
@@ -378,7 +366,7 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
 
   /// The values of a step, as fragments of its products.
   struct Values {
-    u32 of[chunks * per][own_n][4];
+    u32 of[chunks * per][4];
   };
   template <class B> TFCC_FN void compute(Values& v, const B& b, const Places& at) const {
     Codes codes;
@@ -388,15 +376,12 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
       Codes next;
       read(next, at, c + 1);
 #pragma unroll
-      for (int q = 0; q < per; ++q) {
-#pragma unroll
-        for (int j = 0; j < own_n; ++j) values(v.of[c * per + q][j], codes, b, at, c, q, j);
-      }
+      for (int q = 0; q < per; ++q) values(v.of[c * per + q], codes, b, at, c, q);
       codes = next;
     }
   }
   template <int eights>
-  TFCC_FN void add_step(f32 (&sums)[eights][own_n][4], const Values& v, const Places& at,
+  TFCC_FN void add_step(f32 (&sums)[eights][4], const Values& v, const Places& at,
                         int count) const {
     Right<eights> right[2];
     read(right[0], at, 0);
@@ -405,22 +390,15 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
       if (c >= count) break;
       if (c + 1 < chunks) read(right[(c + 1) % 2], at, c + 1);
 #pragma unroll
-      for (int q = 0; q < per; ++q) {
-#pragma unroll
-        for (int j = 0; j < own_n; ++j) add(sums, v.of[c * per + q][j], right[c % 2], q, j);
-      }
+      for (int q = 0; q < per; ++q) add(sums, v.of[c * per + q], right[c % 2], q);
     }
   }
-  /// Calls f(sums of a unit and eight rows of this lane, where they pass from one warp to the other).
-  template <int eights, class F>
-  TFCC_FN void for_passed(f32 (&sums)[eights][own_n][4], const F& f) const {
+  /// Calls f(sums of eight rows of this lane, where they pass from one warp to the other).
+  template <int eights, class F> TFCC_FN void for_passed(f32 (&sums)[eights][4], const F& f) const {
     SumsOfLane* const passed = (SumsOfLane*)(memory + Shape::share_bytes) +
                                own_column() / 16 * eights * kWarp + threadIdx.x % kWarp;
 #pragma unroll
-    for (int r = 0; r < eights; ++r) {
-#pragma unroll
-      for (int j = 0; j < own_n; ++j) f(sums[r][j], passed[(j * eights + r) * kWarp]);
-    }
+    for (int r = 0; r < eights; ++r) f(sums[r], passed[r * kWarp]);
   }
 
   /// While one adds the products of a step to the sums, the other computes the values of the next one.
@@ -428,7 +406,7 @@ template <class Spec, class Rows = matmul_ordered_detail::SameRows> struct Coded
   TFCC_FN void multiply_in_turns(typename Spec::Out* out, const B& b, int steps,
                                  const Epilogue& epilogue) const {
     const int turn = (int)threadIdx.x / kWarp / Shape::sharers;
-    f32 sums[eights][own_n][4] = {};
+    f32 sums[eights][4] = {};
     Values v;
     int slot = 0;
     __syncthreads();

@@ -14,7 +14,7 @@
 // for each value. Of FewRowsOfCodes values pass through no memory.
 //
 // Spec: as of matmul_ordered, without a gate or a large tile, or of CodedTile with block_m = 16; groups; of codes ahead, and
-// per_code, Code, shared_size and digits as of matmul_stream; block_k is a multiple of 16 per_code then. which(i), of 0 to
+// per_code, Code, shared_size and digits as of CodedTile; block_k is a multiple of 16 per_code then. which(i), of 0 to
 // groups - 1, may be asked for any row, many times.
 // Block: threads. Grid: min(rows, groups) * ceil(columns, block_n). Shared:
 // GroupedMatmulShape<Spec, Matrices>::shared_bytes.

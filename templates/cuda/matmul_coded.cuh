@@ -5,7 +5,7 @@
 // those of matmul_ordered and matmul_wgmma by the values that the codes are.
 //
 // a [rows, k], b bytes [columns, k / per_code], out [rows, columns] or, gated, [rows, columns / 2], all
-// row-major. A block has block_n columns, of which each warp that multiplies has own_n units of 16.
+// row-major. A block has block_n columns, of which each warp that multiplies has 16.
 // The first codes are asked for before the launches before this one have ended, if `early`, where
 // b is a constant and no launch makes the number of rows.
 //

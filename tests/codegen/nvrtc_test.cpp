@@ -224,10 +224,10 @@ TEST_F(NvrtcTest, TilesOfCodesCompile) {
         const TargetClass c = class_of(target);
         const CodedTile t = coded_tile(type, packed, n, 1, c, c.shared_bytes);
         const std::string numbers = fmt::format(
-            "threads = {}, loaders = {}, block_n = {}, own_n = {}, turns = {}, "
+            "threads = {}, loaders = {}, block_n = {}, turns = {}, "
             "block_k = {}, stages = {}, ahead = {}, copy = 16, per_code = {}, "
             "shared_size = {}",
-            t.threads(), t.loaders, t.block_n, t.own_n, t.turns, t.block_k, t.stages, t.ahead, per,
+            t.threads(), t.loaders, t.block_n, t.turns, t.block_k, t.stages, t.ahead, per,
             packed.shared_bytes());
         const std::string text =
             fmt::format(R"(#include "cuda/matmul_coded.cuh"

@@ -288,15 +288,15 @@ TEST(Matmul, SharesColumnsOfCodesOut) {
     const TargetClass t = class_of(target);
     return coded_tile(DType::f16, packed, n, products, t, t.shared_bytes);
   };
-  EXPECT_EQ(tile(2048, "sm_90"), (CodedTile{16, 1, 2, 256, 8, 4, 4}));
-  EXPECT_EQ(tile(4096, "sm_90"), (CodedTile{32, 1, 2, 256, 7, 4, 4}));
-  EXPECT_EQ(tile(12288, "sm_90"), (CodedTile{96, 1, 1, 256, 4, 2, 4}));
-  EXPECT_EQ(tile(22016, "sm_90"), (CodedTile{176, 1, 1, 256, 4, 2, 8}));
-  EXPECT_EQ(tile(32000, "sm_90"), (CodedTile{128, 1, 1, 256, 4, 2, 4})) << "two blocks";
-  EXPECT_EQ(tile(128256, "sm_90"), (CodedTile{176, 1, 1, 256, 4, 2, 8})) << "six blocks";
-  EXPECT_EQ(tile(22016, "sm_80"), (CodedTile{80, 1, 1, 256, 4, 2, 4})) << "little memory";
-  EXPECT_EQ(tile(2880, "sm_90", 4), (CodedTile{96, 1, 1, 256, 4, 2, 4})) << "of four experts";
-  EXPECT_EQ(tile(64, "sm_90"), (CodedTile{16, 1, 2, 256, 8, 4, 4}));
+  EXPECT_EQ(tile(2048, "sm_90"), (CodedTile{16, 2, 256, 8, 4, 4}));
+  EXPECT_EQ(tile(4096, "sm_90"), (CodedTile{32, 2, 256, 7, 4, 4}));
+  EXPECT_EQ(tile(12288, "sm_90"), (CodedTile{96, 1, 256, 4, 2, 4}));
+  EXPECT_EQ(tile(22016, "sm_90"), (CodedTile{176, 1, 256, 4, 2, 8}));
+  EXPECT_EQ(tile(32000, "sm_90"), (CodedTile{128, 1, 256, 4, 2, 4})) << "two blocks";
+  EXPECT_EQ(tile(128256, "sm_90"), (CodedTile{176, 1, 256, 4, 2, 8})) << "six blocks";
+  EXPECT_EQ(tile(22016, "sm_80"), (CodedTile{80, 1, 256, 4, 2, 4})) << "little memory";
+  EXPECT_EQ(tile(2880, "sm_90", 4), (CodedTile{96, 1, 256, 4, 2, 4})) << "of four experts";
+  EXPECT_EQ(tile(64, "sm_90"), (CodedTile{16, 2, 256, 8, 4, 4}));
   EXPECT_EQ(tile(4096, "sm_80").stages, 4) << "less memory";
   for (int64_t n = 8; n < 400000; n = n * 5 / 4 + 8) {
     for (const char* target : {"sm_80", "sm_90"}) {

@@ -19,11 +19,11 @@ template <class C, int Per, bool Digits> struct Codes {
   static constexpr int per_code = Per, shared_size = 4;
   static constexpr bool digits = Digits;
 };
-template <class C, int BlockN, int OwnN, int Turns, int BlockK, int Stages, int Ahead, int Loaders>
+template <class C, int BlockN, int Turns, int BlockK, int Stages, int Ahead, int Loaders>
 struct Tile : C {
-  static constexpr int block_n = BlockN, own_n = OwnN, turns = Turns, block_k = BlockK,
-                       stages = Stages, ahead = Ahead, loaders = Loaders,
-                       threads = 32 * (BlockN / (16 * OwnN) * Turns + Loaders);
+  static constexpr int block_n = BlockN, turns = Turns, block_k = BlockK, stages = Stages,
+                       ahead = Ahead, loaders = Loaders,
+                       threads = 32 * (BlockN / 16 * Turns + Loaders);
 };
 template <class Base, class O, int Copy, bool Gated> struct Spec : Base {
   using Out = O;
@@ -127,25 +127,21 @@ template <class Base> void check_all() {
 }
 
 using Digits = Codes<u8, 2, true>;
-TEST(EmulatedMatmulCoded, InTurns) { check_all<Tile<Digits, 16, 1, 2, 256, 8, 4, 4>>(); }
-TEST(EmulatedMatmulCoded, TwoUnitsInTurns) { check_all<Tile<Digits, 32, 1, 2, 256, 7, 4, 4>>(); }
-TEST(EmulatedMatmulCoded, ManyUnits) { check_all<Tile<Digits, 96, 1, 1, 256, 4, 2, 4>>(); }
-TEST(EmulatedMatmulCoded, MoreLoaders) { check_all<Tile<Digits, 144, 1, 1, 256, 3, 2, 8>>(); }
-TEST(EmulatedMatmulCoded, TwoUnitsOfAWarp) { check_all<Tile<Digits, 64, 2, 1, 256, 4, 2, 4>>(); }
-TEST(EmulatedMatmulCoded, TwoUnitsOfAWarpInTurns) {
-  check_all<Tile<Digits, 64, 2, 2, 128, 4, 2, 4>>();
-}
+TEST(EmulatedMatmulCoded, InTurns) { check_all<Tile<Digits, 16, 2, 256, 8, 4, 4>>(); }
+TEST(EmulatedMatmulCoded, TwoUnitsInTurns) { check_all<Tile<Digits, 32, 2, 256, 7, 4, 4>>(); }
+TEST(EmulatedMatmulCoded, ManyUnits) { check_all<Tile<Digits, 96, 1, 256, 4, 2, 4>>(); }
+TEST(EmulatedMatmulCoded, MoreLoaders) { check_all<Tile<Digits, 144, 1, 256, 3, 2, 8>>(); }
 TEST(EmulatedMatmulCoded, Bytes) {
-  check_all<Tile<Codes<u8, 1, true>, 32, 1, 2, 128, 8, 4, 4>>();
-  check_all<Tile<Codes<u8, 1, true>, 96, 1, 1, 128, 4, 2, 4>>();
+  check_all<Tile<Codes<u8, 1, true>, 32, 2, 128, 8, 4, 4>>();
+  check_all<Tile<Codes<u8, 1, true>, 96, 1, 128, 4, 2, 4>>();
 }
 TEST(EmulatedMatmulCoded, SignedBytes) {
-  check_all<Tile<Codes<i8, 1, false>, 32, 1, 2, 128, 8, 4, 4>>();
+  check_all<Tile<Codes<i8, 1, false>, 32, 2, 128, 8, 4, 4>>();
 }
 TEST(EmulatedMatmulCoded, OtherCodes) {
-  check_all<Tile<Codes<u8, 2, false>, 32, 1, 2, 256, 5, 4, 4>>();
-  check_all<Tile<Codes<u8, 4, false>, 96, 1, 1, 256, 4, 2, 4>>();
-  check_all<Tile<Codes<u8, 4, false>, 48, 1, 2, 256, 4, 4, 4>>();
+  check_all<Tile<Codes<u8, 2, false>, 32, 2, 256, 5, 4, 4>>();
+  check_all<Tile<Codes<u8, 4, false>, 96, 1, 256, 4, 2, 4>>();
+  check_all<Tile<Codes<u8, 4, false>, 48, 2, 256, 4, 4, 4>>();
 }
 
 }  // namespace
