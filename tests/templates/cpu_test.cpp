@@ -37,15 +37,23 @@ TEST(CpuSequences, HaveTheSameBitsInEveryBatch) {
   }
 }
 
+// Outputs of matmul_weights_* that no panel computes. The library does, which sums few rows in another
+// order than many on CPUs with AVX2 (docs/numerics.md).
+const std::set<std::string> kOfTheLibrary = {
+    "twice",        "elsewhere",   "triangle",      "column",       "one",
+    "y128_80_4_16", "y72_80_4_32", "y320_136_4_32", "y320_72_8_32", "af16_40_72",
+    "af16_40_72_t", "abf16_40_72", "abf16_40_72_t"};
+
 // Few rows by codes, tiles of more, and many, for which 16 bits are widened.
 TEST(CpuRows, HaveTheSameBitsAmongOthers) {
   int checked = 0;
   for (const Case& c : all_cases()) {
     if (c.name != "matmul_weights_in_bits" && c.name != "matmul_weights_in_16_bits" &&
-        (!c.name.starts_with("grouped_matmul_") || c.name == "grouped_matmul_rows"))
+        (!c.name.starts_with("grouped_matmul_") || c.name == "grouped_matmul_rows" ||
+         c.name.ends_with("_tokens")))  // whose rows are known
       continue;
     for (const std::string target : {codegen::native_cpu_level(), std::string("x86-64-v2")})
-      check_first_rows(c, {target, Family::cpu});
+      check_first_rows(c, {target, Family::cpu}, kOfTheLibrary);
     ++checked;
   }
   EXPECT_GE(checked, 18);

@@ -446,7 +446,7 @@ void check_sequence_alone(const Case& c, const Where& where) {
   }
 }
 
-void check_first_rows(const Case& c, const Where& where) {
+void check_first_rows(const Case& c, const Where& where, const std::set<std::string>& left_out) {
   SCOPED_TRACE(fmt::format("{} {}", c.name, where.target));
   ScratchFile file;
   const auto model = compiled(c, where, file);
@@ -479,6 +479,7 @@ void check_first_rows(const Case& c, const Where& where) {
     auto ran = executor->run();
     ASSERT_TRUE(ran) << ran.error().message;
     for (const TensorInfo& t : model->outputs()) {
+      if (left_out.contains(t.name)) continue;
       const auto y = executor->output(t.name);
       ASSERT_TRUE(y);
       size_t size = size_of(y->dtype);
