@@ -282,7 +282,7 @@ def compile_model(tfcc, path, folder):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     start = time.monotonic()
     with tempfile.TemporaryFile() as err:
-        child = subprocess.Popen([tfcc, "compile", path, "-o", folder / "out.tfcc", "--target", "cpu"], cwd=folder, preexec_fn=limit,
+        child = subprocess.Popen([tfcc, "compile", path, "-o", folder / "out.tfcc", "--target", "cpu", "--cpu", "native"], cwd=folder, preexec_fn=limit,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err)
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)

@@ -4,7 +4,7 @@
 
     skip_passes.py TFCC [--folder DIR] [--every N] [--first I] [-- options of check.py]
 
-Of all pairs of a pass and a model those numbered I, I + N, I + 2 N ... are checked; by default all. One line per
+Kernels are compiled for the CPU at hand alone. Of all pairs of a pass and a model those numbered I, I + N, I + 2 N ... are checked; by default all. One line per
 pass; exit status 0 only if all pairs are right.
 """
 import argparse
@@ -23,7 +23,7 @@ def default_passes(tfcc, model):
     """The names of the default passes, each once, in order: from the report of a compilation."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "r.json"
-        subprocess.run([tfcc, "compile", model, "-o", Path(scratch) / "m.tfcc", "--target", "cpu", "-q", "--report", report], check=True)
+        subprocess.run([tfcc, "compile", model, "-o", Path(scratch) / "m.tfcc", "--target", "cpu", "--cpu", "native", "-q", "--report", report], check=True)
         return list(dict.fromkeys(p["name"] for p in json.loads(report.read_text())["passes"]))
 
 
@@ -43,7 +43,7 @@ def main():
     for i, name in enumerate(names):
         # The number of a pair is i + j, so that every pass and every model has its turn.
         chosen = [m for j, m in enumerate(models) if (i + j) % a.every == a.first % a.every]
-        sys.argv = ["check.py", a.tfcc, "--folder", str(a.folder), *extra, "--only", *chosen, "--", "--skip-passes=" + name]
+        sys.argv = ["check.py", a.tfcc, "--folder", str(a.folder), *extra, "--only", *chosen, "--", "--cpu", "native", "--skip-passes=" + name]
         lines = io.StringIO()
         try:
             with contextlib.redirect_stdout(lines):
