@@ -407,6 +407,11 @@ ExprRef simplified_floordiv(ExprRef a, ExprRef b) {
   if (!fits(rest, pool) || !fits(quotient, pool)) return binary_int(ExprKind::floordiv, a, b);
   ExprRef r = from_poly(pool, rest), q = from_poly(pool, quotient);
   if (prove_in(r, b)) return q;
+  if (const auto by = as_int(b)) {  // -S / 64 is -1 for S in 1..64
+    const Interval in = range_of(r);
+    if (floor_div(in.lo, *by) == floor_div(in.hi, *by))
+      return add(q, pool.integer(floor_div(in.lo, *by)));
+  }
   if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
   if (r->kind == ExprKind::floordiv && fits(r->args[0]) && range_of(r->args[1]).lo >= 1) {
     const Poly both = multiply(to_poly(r->args[1]), divisor);

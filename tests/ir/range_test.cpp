@@ -208,5 +208,17 @@ TEST_F(RangeTest, WhatHasNoBoundIsNotTakenToFit) {
   EXPECT_FALSE(prove_ge0(sum));
 }
 
+TEST_F(RangeTest, QuotientsOfOneValueAreThatNumber) {
+  pool.set_range("T", {1, 64});
+  ExprRef s = pool.symbol("S"), t = pool.symbol("T");
+  const auto minus = [&](ExprRef e) { return mul(e, integer(-1)); };
+  EXPECT_EQ(div(minus(t), integer(64)), integer(-1));  // -64 and -1 alike
+  EXPECT_NE(div(minus(t), integer(63)), integer(-1));  // of -64 it is -2
+  EXPECT_NE(div(minus(s), integer(64)), integer(-1));
+  EXPECT_EQ(div(add(minus(t), integer(-64)), integer(64)), integer(-2));
+  EXPECT_EQ(div(add(t, integer(192)), integer(257)), integer(0));
+  EXPECT_EQ(div(add(t, integer(127)), integer(128)), integer(1));  // 128..191
+}
+
 }  // namespace
 }  // namespace tfcc::ir
