@@ -24,8 +24,8 @@ namespace {
 using runtime::Wire, runtime::WireField, runtime::WireReader;
 
 // Newer files are read with a warning: what they use may still be what we know.
-constexpr int64_t kNewestOpset = 25;
-constexpr int64_t kNewestIrVersion = 13;
+constexpr int64_t kNewestOpset = 28;
+constexpr int64_t kNewestIrVersion = 14;
 
 // Bounds far above any real model; they keep a small file from taking much memory.
 constexpr size_t kMaxNodes = 1 << 20;

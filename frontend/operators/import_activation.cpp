@@ -121,6 +121,19 @@ Result<void> import_swish(Importer& im) {
   return float_op(im, [&](ExprRef x) { return ir::mul(x, sigmoid(ir::mul(c(x, alpha), x))); });
 }
 
+// The Swish of a gate times what it gates, of one shape.
+Result<void> import_swi_glu(Importer& im) {
+  TFCC_TRY(ValueId gate, im.input(0));
+  TFCC_TRY(ValueId value, im.input(1));
+  TFCC_TRY_VOID(require_float(im, gate));
+  if (im.rank(gate) != im.rank(value))
+    return im.fail(ErrorCode::shape, "the gate and what it gates differ in shape");
+  const float alpha = im.attr_float("alpha", 1);
+  return binary_op(im, false, [&](ExprRef a, ExprRef b) {
+    return ir::mul(ir::mul(a, sigmoid(ir::mul(c(a, alpha), a))), b);
+  });
+}
+
 Result<void> import_elu(Importer& im) {
   const float alpha = im.attr_float("alpha", 1);
   return float_op(im, [&](ExprRef x) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "frontend/operators/elementwise.h"
+#include "frontend/operators/norm.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -127,8 +128,8 @@ Dims kernel_dims(Importer& im, const Window& c) {
   return out;
 }
 
-// A sum over channels of the group and the kernel, element by element.
-void define_sum(Importer& im, const Window& c, const Dims& to) {
+// A sum over channels of the group and the kernel, element by element, without the bias.
+ValueId sum_of_windows(Importer& im, const Window& c, const Dims& to, std::string_view suffix) {
   const Indices at = im.index_vars(to);
   Dims extents{im.integer(c.group_inputs)};
   for (ExprRef k : kernel_dims(im, c)) extents.push_back(k);
@@ -139,9 +140,13 @@ void define_sum(Importer& im, const Window& c, const Dims& to) {
   weight.insert(weight.end(), k.begin(), k.end());
   const ExprRef body =
       ir::mul(seen(im, c, at[0], channel, part(at, 2, c.axes), k), im.element(c.w, weight));
-  const Type type{im.type(c.x).dtype, to};
-  ValueId y = reduction(im, ir::ReduceKind::sum, body, extents, type, c.has_bias ? ".sum" : "");
-  if (c.has_bias) im.define(0, with_bias(im, c, im.element(y, at), at[1]), type.dtype, to);
+  return reduction(im, ir::ReduceKind::sum, body, extents, {im.type(c.x).dtype, to}, suffix);
+}
+
+void define_sum(Importer& im, const Window& c, const Dims& to) {
+  ValueId y = sum_of_windows(im, c, to, c.has_bias ? ".sum" : "");
+  const Indices at = im.index_vars(to);
+  if (c.has_bias) im.define(0, with_bias(im, c, im.element(y, at), at[1]), im.type(y).dtype, to);
   else im.define(0, y);
 }
 
@@ -283,6 +288,60 @@ Result<void> import_conv_transpose(Importer& im) {
   TFCC_TRY([[maybe_unused]] ExprRef m,
            im.unify(im.dims(c.bias)[0], to[1], "the bias does not fit the output channels"));
   im.define(0, with_bias(im, c, im.element(y, at), at[1]), type.dtype, to);
+  return {};
+}
+
+// Each channel over the tokens so far (opset 27): x behind past_state, or behind zeros. What the next
+// run has for its past_state are the last k - 1 of these.
+Result<void> import_causal_conv_with_state(Importer& im) {
+  const std::string activation = im.attr_string("activation", "none");
+  if (activation != "none" && activation != "silu" && activation != "swish") {
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("activation \"{}\" is not known", escaped(activation)));
+  }
+  Window c;
+  TFCC_TRY(c.x, im.input(0));
+  TFCC_TRY(c.w, im.input(1));
+  TFCC_TRY_VOID(require_float(im, c.x));
+  const Dims to = im.dims(c.x), dw = im.dims(c.w);
+  const DType dtype = im.type(c.x).dtype;
+  const auto taps = dw.size() == 3 ? ir::as_int(dw[2]) : std::nullopt;
+  if (to.size() != 3 || !taps || *taps < 1 || im.type(c.w).dtype != dtype || dw[0] != to[1] ||
+      !ir::is_int(dw[1], 1) || !ir::as_int(to[1])) {
+    return im.fail(ErrorCode::shape,
+                   fmt::format("weights {} do not fit input {}", ir::to_string(im.type(c.w)),
+                               ir::to_string(im.type(c.x))));
+  }
+  c.axes = 1, c.group_inputs = 1, c.groups = c.outputs = *ir::as_int(to[1]);
+  c.kernel = {*taps}, c.strides = {1}, c.dilations = {1};
+  const ExprRef before = im.integer(*taps - 1);
+  c.before = {before}, c.after = {im.integer(0)};
+  c.has_bias = im.has_input(2);
+  if (c.has_bias) {
+    TFCC_TRY(c.bias, im.input(2));
+    if (im.rank(c.bias) != 1 || im.dims(c.bias)[0] != to[1])
+      return im.fail(ErrorCode::shape, "the bias does not fit the channels");
+  }
+  if (im.has_input(3)) {
+    TFCC_TRY(ValueId past, im.input(3));
+    if (im.rank(past) != 3 || im.dims(past)[2] != before)
+      return im.fail(ErrorCode::shape, fmt::format("past_state {} has not {} tokens",
+                                                   ir::to_string(im.type(past)), *taps - 1));
+    TFCC_TRY(c.x, concat(im, {past, c.x}, 2, ".with_past"));
+    c.before = {im.integer(0)};
+  }
+  const Indices at = im.index_vars(to);
+  ExprRef y = with_bias(im, c, im.element(sum_of_windows(im, c, to, ".sum"), at), at[1]);
+  if (activation != "none") {
+    const ExprRef one = im.pool().real(1, y->type);
+    y = ir::mul(y, ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(y)))));
+  }
+  im.define(0, y, dtype, to);
+  if (wants_output(im, 1)) {
+    const Dims kept{to[0], to[1], before};
+    const Indices k = im.index_vars(kept);
+    im.define(1, seen(im, c, k[0], k[1], {to[2]}, {k[2]}), dtype, kept);
+  }
   return {};
 }
 

@@ -111,12 +111,25 @@ Result<void> import_div(Importer& im) {
   });
 }
 
+namespace {
+
+// a - floor(a / b) b of reals, with the sign of b.
+ExprRef floored_mod(Importer& im, ExprRef a, ExprRef b) {
+  const ExprRef r = ir::mod(a, b), zero = im.pool().real(0, a->type);
+  const ExprRef below = ir::lt(b, zero), signed_zero = ir::select(below, ir::neg(zero), zero);
+  const ExprRef other_sign = ir::select(below, ir::lt(zero, r), ir::lt(r, zero));
+  return ir::select(ir::eq(r, zero), signed_zero, ir::select(other_sign, ir::add(r, b), r));
+}
+
+}  // namespace
+
 Result<void> import_mod(Importer& im) {
   const bool c_style = im.attr_int("fmod", 0) != 0;
   return binary_op(im, false, [&](ExprRef a, ExprRef b) -> Result<ExprRef> {
     if (a->type != Scalar::i64) {
-      if (!c_style) return im.fail(ErrorCode::bad_file, "Mod of floats needs fmod = 1");
-      return ir::mod(a, b);
+      if (!c_style && im.opset < 28)
+        return im.fail(ErrorCode::bad_file, "Mod of floats needs fmod = 1 before opset 28");
+      return c_style ? ir::mod(a, b) : floored_mod(im, a, b);
     }
     if (ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
     const ExprRef d = divisor_of(im, b), r = ir::mod(a, d);

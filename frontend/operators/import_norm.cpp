@@ -225,4 +225,31 @@ Result<void> import_instance_normalization(Importer& im) {
   return normalise_groups(im, im.dims(x)[1], false);
 }
 
+// x over its norm along an axis, 0 where that is 0.
+Result<void> import_lp_normalization(Importer& im) {
+  TFCC_TRY(ValueId x, im.input(0));
+  TFCC_TRY_VOID(require_float(im, x));
+  const Dims d = im.dims(x);
+  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", -1), d.size()));
+  const int64_t p = im.attr_int("p", 2);
+  if (p != 1 && p != 2) return im.fail(ErrorCode::bad_file, "p must be 1 or 2");
+  const DType dtype = im.type(x).dtype == DType::f64 ? DType::f64 : DType::f32;
+  Dims outer = d;
+  outer.erase(outer.begin() + static_cast<std::ptrdiff_t>(axis));
+  Indices own = im.index_vars(outer);
+  own.insert(own.begin() + static_cast<std::ptrdiff_t>(axis),
+             variables(im, {d[axis]}, outer.size())[0]);
+  const ExprRef e = im.element(x, own);
+  ValueId sum = reduction(im, ir::ReduceKind::sum, p == 1 ? ir::abs(e) : ir::mul(e, e), {d[axis]},
+                          {dtype, outer}, ".sum");
+  const Indices at = im.index_vars(d);
+  Indices row = at;
+  row.erase(row.begin() + static_cast<std::ptrdiff_t>(axis));
+  const ExprRef of_row = im.element(sum, row), zero = im.pool().real(0, of_row->type);
+  const ExprRef norm = p == 1 ? of_row : ir::unary(ir::ExprKind::sqrt, of_row);
+  const ExprRef y = ir::div(ir::convert(im.element(x, at), of_row->type), norm);
+  im.define(0, ir::select(ir::eq(of_row, zero), zero, y), im.type(x).dtype, d);
+  return {};
+}
+
 }  // namespace tfcc::frontend

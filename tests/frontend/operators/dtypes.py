@@ -31,9 +31,9 @@ INPUTS = {"x": "T[2,3,4]", "y": "T[2,3,4]", "w": "T[4,5]", "u": "T[5]", "v": "T[
           "f": "float[2,3,4]", "image": "T[2,3,5]", "filter": "T[3,3,2]", "square": "T[2,3,3]", "heads": "T[1,2,3,8]", "tokens": "T[1,3,16]",
           "cache": "T[1,2,5,8]", "wide": "T[16,48]", "wide_bias": "T[48]", "angles": "T[1,3,4]", "angle_table": "T[6,4]"}
 ELEMENTWISE = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu
-Log LogSoftmax Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
+Log LogSoftmax LpNormalization Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
 BitwiseNot Shape Size Flatten Dropout Transpose Trilu""".split()
-BINARY = """Add Sub Mul Div Mod Pow And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mean Sum PRelu BitwiseAnd BitwiseOr BitwiseXor""".split()
+BINARY = """Add Sub Mul Div Mod Pow And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mean Sum PRelu SwiGLU BitwiseAnd BitwiseOr BitwiseXor""".split()
 REDUCTIONS = """ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare""".split()
 
 
@@ -58,6 +58,7 @@ FORMS = {
     "BitShift": "six = CastLike (six0, y); low = Mod (y, six); out = BitShift <direction = \"LEFT\"> (x, low); right = BitShift <direction = \"RIGHT\"> (x, low)",
     "Cast": "out = Cast <to = 1> (x); back = Cast <to = @> (f)",
     "CastLike": "out = CastLike (x, f); back = CastLike (f, x)",
+    "CausalConvWithState": "taps = Slice (filter, zero1, one1, one1); out, last = CausalConvWithState (image, taps)",
     "Clip": "out = Clip (x, s)",
     "Compress": constant("kept", [1, 0, 1], "bool") + "; out = Compress <axis = 1> (x, kept)",
     "Concat": "out = Concat <axis = 1> (x, y)",
@@ -80,6 +81,8 @@ FORMS = {
     "If": scalar("yes", 1, "bool") + "; out = If <then_branch = a () => (T t) { t = Identity (x) }, else_branch = b () => (T e) { e = Identity (y) }> (yes)",
     "InstanceNormalization": "out = InstanceNormalization (x, c, c)",
     "LayerNormalization": "out = LayerNormalization (x, v, v)",
+    "LinearAttention": "decay = Slice (tokens, zero1, two1, two1); "
+        "out, state = LinearAttention <q_num_heads = 2, kv_num_heads = 2, update_rule = \"gated\"> (tokens, tokens, tokens, , decay)",
     "MatMul": "out = MatMul (x, w); transposed = Transpose <perm = [0, 2, 1]> (y); pair = MatMul (x, transposed)",
     "MatMulInteger": "out = MatMulInteger (x, w)",
     "NonZero": constant("mask", [1, 0, 1]) + "; cast = CastLike (mask, x); out = NonZero (cast)",
@@ -210,7 +213,7 @@ def model(name, ops, kind):
     body = "\n".join(bodies)
     used = [n for n in INPUTS if re.search(rf"\b{n}\b", re.sub(r"<[^<>]*=[^<>]*\{[^<>]*>", "", body))]
     declared = ", ".join(INPUTS[n].replace("T", kind) + " " + n for n in used)
-    return (f'<ir_version: 10, opset_import: ["" : 24, "com.microsoft" : 1]>\n{name} ({declared}) => ({", ".join("float[N] " + o for o in outputs)})\n'
+    return (f'<ir_version: 10, opset_import: ["" : 28, "com.microsoft" : 1]>\n{name} ({declared}) => ({", ".join("float[N] " + o for o in outputs)})\n'
             f"{{\n{body}\n}}\n")
 
 
