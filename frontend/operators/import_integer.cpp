@@ -45,6 +45,15 @@ ExprRef power_of_two(Importer& im, ExprRef n) {
   return power;
 }
 
+// Of the type in ONNX, which may be narrower than the tensor's.
+int64_t bits_of(Importer& im, ValueId v) {
+  switch (im.onnx_type(v)) {
+    case 4: return 16;   // uint16
+    case 12: return 32;  // uint32
+    default: return 8 * static_cast<int64_t>(size_of(im.type(v).dtype));
+  }
+}
+
 template <class F> Result<void> bit_op(Importer& im, F f) {
   return binary_op(im, false, [&](ExprRef a, ExprRef b) -> Result<ExprRef> {
     if (a->type != Scalar::i64) return im.fail(ErrorCode::bad_file, "inputs must be integers");
@@ -173,9 +182,17 @@ Result<void> import_bit_shift(Importer& im) {
   const std::string direction = im.attr_string("direction", "");
   if (direction != "LEFT" && direction != "RIGHT")
     return im.fail(ErrorCode::bad_file, "direction must be LEFT or RIGHT");
+  TFCC_TRY(ValueId x, im.input(0));
+  const int64_t bits = bits_of(im, x);
   return bit_op(im, [&](ExprRef a, ExprRef n) {
-    ExprRef p = power_of_two(im, n);
-    return direction == "LEFT" ? ir::mul(a, p) : ir::div(a, p);
+    const ExprRef zero = im.integer(0), p = power_of_two(im, n);
+    const ExprRef last = ir::select(ir::eq(n, im.integer(63)), im.integer(2), im.integer(1));
+    ExprRef moved = direction == "LEFT" ? ir::mul(a, p) : ir::div(a, p);
+    if (bits == 64) moved = direction == "LEFT" ? ir::mul(moved, last) : ir::div(moved, last);
+    ExprRef gone = zero;  // what all bits are that come in from outside
+    if (direction == "RIGHT") gone = ir::select(ir::lt(a, zero), im.integer(-1), zero);
+    const ExprRef inside = ir::logical_and(ir::le(zero, n), ir::lt(n, im.integer(bits)));
+    return ir::select(inside, moved, gone);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "frontend/import/importer.h"
 
@@ -192,7 +193,10 @@ Result<void> import_space_to_depth(Importer& im) {
   const ExprRef block = im.integer(b);
   const Dims to{d[0], ir::mul(d[1], im.integer(b * b)), height, width};
   const Indices at = im.index_vars(to);
-  const ExprRef offset = ir::div(at[1], d[1]), channel = ir::mod(at[1], d[1]);
+  const bool columns_first = im.attr_string("mode", "DCR") == "CRD";  // opset 28
+  const ExprRef inner = columns_first ? im.integer(b * b) : d[1];
+  ExprRef offset = ir::div(at[1], inner), channel = ir::mod(at[1], inner);
+  if (columns_first) std::swap(offset, channel);
   const ExprRef row = ir::add(ir::mul(at[2], block), ir::div(offset, block));
   const ExprRef column = ir::add(ir::mul(at[3], block), ir::mod(offset, block));
   im.define(0, im.element(x, {at[0], channel, row, column}), im.type(x).dtype, to);

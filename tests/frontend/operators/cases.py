@@ -1164,6 +1164,32 @@ def mod_cases():
     yield model("mod_of_reals", "float[12] a, float[12] b", "float[12] y", "y = Mod(a, b)", 28), [make]
 
 
+def shift_cases():
+    """Signed integers, from opset 28 on; amounts outside of the width leave what comes in from outside."""
+    def case(name, kind, direction, bits):
+        def make(r):
+            n = np.array([-1, 0, 1, bits - 2, bits - 1, bits, bits + 40, -bits], np.int64)
+            a, n = (v.ravel() for v in np.meshgrid(np.array([-(1 << (bits - 1)), -8, -1, 0, 1, 5, (1 << (bits - 1)) - 1], object), n.astype(object)))
+            outside = (n < 0) | (n >= bits)
+            wrap = lambda v: ((int(v) + (1 << (bits - 1))) % (1 << bits)) - (1 << (bits - 1))
+            y = [(-1 if v < 0 and direction == "RIGHT" else 0) if o else wrap(v << m) if direction == "LEFT" else v >> m for v, m, o in zip(a, n, outside)]
+            dtype = {8: np.int8, 32: np.int32, 64: np.int64}[bits]
+            return {"a": a.astype(dtype), "n": np.clip(n.astype(np.int64), -128, 127).astype(dtype)}, None, lambda _: {"y": np.array(y, dtype)}
+        return model(name, f"{kind}[56] a, {kind}[56] n", f"{kind}[56] y", f'y = BitShift<direction = "{direction}">(a, n)', 28), [make]
+
+    for kind, bits in (("int8", 8), ("int32", 32), ("int64", 64)):
+        for direction in ("LEFT", "RIGHT"):
+            yield case(f"shift_{direction.lower()}_{kind}", kind, direction, bits)
+
+
+def blocks_of_columns_cases():
+    def make(r):
+        x = r.real(2, 3, 4, 6)
+        y = x.reshape(2, 3, 2, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(2, 12, 2, 3)
+        return {"x": x}, None, lambda _: {"y": y}
+    yield model("space_to_depth_columns_first", "float[2,3,4,6] x", "float[2,12,2,3] y", 'y = SpaceToDepth<blocksize = 2, mode = "CRD">(x)', 28), [make]
+
+
 def swi_glu_cases():
     def case(name, attrs, alpha):
         def make(r):
@@ -1194,6 +1220,7 @@ FILES = {
     "microsoft_elementwise": ("GELU, FusedMatMul and FusedGemm.", [*elementwise_cases(), *matmul_cases()]),
     "empty": ("Sizes of 0.", list(empty_cases())),
     "linear_attention": ("LinearAttention and CausalConvWithState.", [*linear_attention_cases(), *causal_conv_cases()]),
-    "opset_28": ("SwiGLU, LpNormalization and Mod of reals.", [*swi_glu_cases(), *lp_normalization_cases(), *mod_cases()]),
+    "opset_28": ("SwiGLU, LpNormalization, Mod of reals, BitShift of signed integers, SpaceToDepth.", [
+        *swi_glu_cases(), *lp_normalization_cases(), *mod_cases(), *shift_cases(), *blocks_of_columns_cases()]),
     "rotary_embedding": ("RotaryEmbedding of both domains.", list(rotary_cases())),
 }
