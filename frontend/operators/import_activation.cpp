@@ -126,8 +126,11 @@ Result<void> import_swi_glu(Importer& im) {
   TFCC_TRY(ValueId gate, im.input(0));
   TFCC_TRY(ValueId value, im.input(1));
   TFCC_TRY_VOID(require_float(im, gate));
-  if (im.rank(gate) != im.rank(value))
-    return im.fail(ErrorCode::shape, "the gate and what it gates differ in shape");
+  const char* misfit = "the gate and what it gates differ in shape";
+  if (im.rank(gate) != im.rank(value)) return im.fail(ErrorCode::shape, misfit);
+  for (size_t k = 0; k < im.rank(gate); ++k) {
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(gate)[k], im.dims(value)[k], misfit));
+  }
   const float alpha = im.attr_float("alpha", 1);
   return binary_op(im, false, [&](ExprRef a, ExprRef b) {
     return ir::mul(ir::mul(a, sigmoid(ir::mul(c(a, alpha), a))), b);

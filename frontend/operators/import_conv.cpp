@@ -303,30 +303,36 @@ Result<void> import_causal_conv_with_state(Importer& im) {
   TFCC_TRY(c.x, im.input(0));
   TFCC_TRY(c.w, im.input(1));
   TFCC_TRY_VOID(require_float(im, c.x));
-  const Dims to = im.dims(c.x), dw = im.dims(c.w);
   const DType dtype = im.type(c.x).dtype;
+  const Dims dw = im.dims(c.w);
+  Dims to = im.dims(c.x);
+  const auto channels = dw.size() == 3 ? ir::as_int(dw[0]) : std::nullopt;
   const auto taps = dw.size() == 3 ? ir::as_int(dw[2]) : std::nullopt;
-  if (to.size() != 3 || !taps || *taps < 1 || im.type(c.w).dtype != dtype || dw[0] != to[1] ||
-      !ir::is_int(dw[1], 1) || !ir::as_int(to[1])) {
-    return im.fail(ErrorCode::shape,
-                   fmt::format("weights {} do not fit input {}", ir::to_string(im.type(c.w)),
-                               ir::to_string(im.type(c.x))));
+  const std::string misfit = fmt::format("weights {} do not fit input {}",
+                                         ir::to_string(im.type(c.w)), ir::to_string(im.type(c.x)));
+  if (to.size() != 3 || !channels || *channels < 1 || !taps || *taps < 1 ||
+      im.type(c.w).dtype != dtype || !ir::is_int(dw[1], 1)) {
+    return im.fail(ErrorCode::shape, misfit);
   }
-  c.axes = 1, c.group_inputs = 1, c.groups = c.outputs = *ir::as_int(to[1]);
+  TFCC_TRY(to[1], im.unify(to[1], dw[0], misfit));
+  c.axes = 1, c.group_inputs = 1, c.groups = c.outputs = *channels;
   c.kernel = {*taps}, c.strides = {1}, c.dilations = {1};
   const ExprRef before = im.integer(*taps - 1);
   c.before = {before}, c.after = {im.integer(0)};
   c.has_bias = im.has_input(2);
   if (c.has_bias) {
     TFCC_TRY(c.bias, im.input(2));
-    if (im.rank(c.bias) != 1 || im.dims(c.bias)[0] != to[1])
+    if (im.rank(c.bias) != 1)
       return im.fail(ErrorCode::shape, "the bias does not fit the channels");
+    TFCC_TRY([[maybe_unused]] ExprRef n,
+             im.unify(im.dims(c.bias)[0], dw[0], "the bias does not fit the channels"));
   }
   if (im.has_input(3)) {
     TFCC_TRY(ValueId past, im.input(3));
-    if (im.rank(past) != 3 || im.dims(past)[2] != before)
-      return im.fail(ErrorCode::shape, fmt::format("past_state {} has not {} tokens",
-                                                   ir::to_string(im.type(past)), *taps - 1));
+    const std::string short_past =
+        fmt::format("past_state {} has not {} tokens", ir::to_string(im.type(past)), *taps - 1);
+    if (im.rank(past) != 3) return im.fail(ErrorCode::shape, short_past);
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(past)[2], before, short_past));
     TFCC_TRY(c.x, concat(im, {past, c.x}, 2, ".with_past"));
     c.before = {im.integer(0)};
   }

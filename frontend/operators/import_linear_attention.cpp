@@ -19,6 +19,8 @@ namespace {
 
 constexpr int64_t kMostTokens = 4096;  // of a delta rule, whose products grow with their cube
 
+constexpr double kForgotten = -110;  // as a decay
+
 struct Recurrence {
   bool gated = false, delta = false;
   ExprRef heads, kv_heads, group;  // group: heads of q that share one of k
@@ -44,6 +46,13 @@ ValueId wide(Importer& im, ValueId v, std::string_view suffix) {
   return im.pointwise(im.element(v, im.index_vars(d)), DType::f32, d, suffix);
 }
 
+Result<void> require_real(Importer& im, ValueId v, std::string_view role) {
+  TFCC_TRY_VOID(require_float(im, v));
+  if (im.type(v).dtype != DType::f64) return {};
+  return im.fail(ErrorCode::unsupported,
+                 fmt::format("{} is f64; f32, f16 and bf16 are supported", role));
+}
+
 // [B,T,n*w] as [B,n,T,w], and w.
 Result<ValueId> heads_of(Importer& im, size_t input, ExprRef n, ExprRef& width, Recurrence& r) {
   static constexpr std::string_view kNames[] = {"query", "key", "value"};
@@ -54,10 +63,7 @@ Result<ValueId> heads_of(Importer& im, size_t input, ExprRef n, ExprRef& width, 
                    fmt::format("{} {} is no [batch, tokens, {} heads]", kNames[input],
                                ir::to_string(im.type(x)), ir::print(n)));
   };
-  TFCC_TRY_VOID(require_float(im, x));
-  if (im.type(x).dtype == DType::f64)
-    return im.fail(ErrorCode::unsupported,
-                   fmt::format("{} is f64; f32, f16 and bf16 are supported", kNames[input]));
+  TFCC_TRY_VOID(require_real(im, x, kNames[input]));
   if (d.size() != 3) return misfit();
   const auto all = ir::as_int(d[2]), count = ir::as_int(n);
   if (!all || !count || *all < *count || *all % *count != 0) return misfit();
@@ -111,17 +117,20 @@ Result<void> read_gates(Importer& im, Recurrence& r) {
     if (!im.has_input(4)) return im.fail(ErrorCode::bad_file, "the rule needs a decay");
     TFCC_TRY(ValueId decay, im.input(4));
     const Dims d = im.dims(decay);
-    TFCC_TRY_VOID(require_float(im, decay));
+    TFCC_TRY_VOID(require_real(im, decay, "decay"));
     r.of_channels = d.size() == 3 && d[2] != r.kv_heads;
     if (d.size() != 3 || (r.of_channels && d[2] != ir::mul(r.kv_heads, r.d)))
       return im.fail(ErrorCode::shape, "decay is no [batch, tokens, heads or channels of keys]");
-    r.decay = wide(im, decay, ".decay");
+    // exp of less is 0 in f32. So a state that is forgotten (minus infinity) leaves sums finite, and
+    // exact for the tokens behind it.
+    r.decay = im.pointwise(ir::max(im.element(decay, im.index_vars(d)), im.pool().real(kForgotten)),
+                           DType::f32, d, ".decay");
   }
   if (r.delta) {
     if (!im.has_input(5)) return im.fail(ErrorCode::bad_file, "the rule needs a beta");
     TFCC_TRY(ValueId beta, im.input(5));
     const Dims d = im.dims(beta);
-    TFCC_TRY_VOID(require_float(im, beta));
+    TFCC_TRY_VOID(require_real(im, beta, "beta"));
     if (d.size() != 3 || (d[2] != r.kv_heads && !ir::is_int(d[2], 1)))
       return im.fail(ErrorCode::shape, "beta is no [batch, tokens, heads or 1]");
     r.beta = wide(im, beta, ".beta");
@@ -149,15 +158,15 @@ Result<Recurrence> read_recurrence(Importer& im) {
   if (r.scale == 0) r.scale = 1 / std::sqrt(static_cast<double>(*ir::as_int(r.d)));
   if (im.has_input(3)) {
     TFCC_TRY(ValueId past, im.input(3));
-    const Dims d = im.dims(past);
-    TFCC_TRY_VOID(require_float(im, past));
-    if (d.size() != 4 || d[1] != r.kv_heads || d[2] != r.d || d[3] != r.dv) {
-      return im.fail(
-          ErrorCode::shape,
-          fmt::format("past_state {} is no [batch, {}, {}, {}]", ir::to_string(im.type(past)),
-                      ir::print(r.kv_heads), ir::print(r.d), ir::print(r.dv)));
+    const Dims d = im.dims(past), wanted{r.batch, r.kv_heads, r.d, r.dv};
+    TFCC_TRY_VOID(require_real(im, past, "past_state"));
+    const std::string misfit =
+        fmt::format("past_state {} is no [batch, {}, {}, {}]", ir::to_string(im.type(past)),
+                    ir::print(r.kv_heads), ir::print(r.d), ir::print(r.dv));
+    if (d.size() != 4) return im.fail(ErrorCode::shape, misfit);
+    for (size_t k = 0; k < 4; ++k) {
+      TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[k], wanted[k], misfit));
     }
-    TFCC_TRY(r.batch, im.unify(d[0], r.batch, "past_state has another batch"));
     r.past = wide(im, past, ".past");
   }
   return r;
@@ -177,11 +186,13 @@ void define_state(Importer& im, const Recurrence& r, ExprRef e) {
   im.define(1, e, dtype, {r.batch, r.kv_heads, r.d, r.dv});
 }
 
-ValueId running(Importer& im, const Recurrence& r) {
+// Of each token the decay of all up to it, or of all behind it.
+ValueId running(Importer& im, const Recurrence& r, bool behind) {
   ir::CumsumAttrs attrs;
   attrs.axis = 1;
+  attrs.reverse = attrs.exclusive = behind;
   return im.graph.add(ir::OpKind::cumsum, {*r.decay}, attrs, im.type(*r.decay),
-                      im.value_name(0) + ".decays", im.node->name);
+                      im.value_name(0) + (behind ? ".decays_behind" : ".decays"), im.node->name);
 }
 
 // What rows (queries or keys) are told of earlier keys: sum over e of row_i[e] k_j[e] exp(decay of
@@ -299,18 +310,18 @@ ValueId changes(Importer& im, const Recurrence& r, std::optional<ValueId> decays
 }
 
 // exp(decay of all) S + sum over j of exp(decay of those after j) k_j v_j^T.
-void define_sum(Importer& im, const Recurrence& r, std::optional<ValueId> decays) {
+void define_sum(Importer& im, const Recurrence& r) {
   const Dims turned{r.batch, r.kv_heads, r.d, r.tokens}, state{r.batch, r.kv_heads, r.d, r.dv};
   const Indices at = im.index_vars(turned), s = im.index_vars(state);
   ExprRef key = im.element(r.k, {at[0], at[1], at[3], at[2]}), kept = nullptr;
-  if (decays) {
+  if (r.decay) {
     const Dims rows{r.batch, im.dims(*r.decay)[2]};
     const Indices h = im.index_vars(rows);
     const ExprRef t = variables(im, {r.tokens}, rows.size())[0];
     ValueId all = reduction(im, ir::ReduceKind::sum, im.element(*r.decay, {h[0], t, h[1]}),
                             {r.tokens}, {DType::f32, rows}, ".decay_of_all");
-    key = ir::mul(key, fade(ir::sub(of_channel(im, r, all, {at[0]}, at[1], at[2]),
-                                    of_channel(im, r, *decays, {at[0], at[3]}, at[1], at[2]))));
+    const ValueId behind = running(im, r, true);
+    key = ir::mul(key, fade(of_channel(im, r, behind, {at[0], at[3]}, at[1], at[2])));
     kept = fade(of_channel(im, r, all, {s[0]}, s[1], s[2]));
   }
   ValueId keys = im.pointwise(key, DType::f32, turned, ".faded_keys");
@@ -371,11 +382,11 @@ Result<void> import_linear_attention(Importer& im) {
                     ir::print(r.tokens), kMostTokens));
   }
   std::optional<ValueId> decays;
-  if (r.gated) decays = running(im, r);
+  if (r.gated) decays = running(im, r, false);
   if (r.delta) r.v = changes(im, r, decays, most);
   const ValueId y = read_by_queries(im, r, decays);
   define_output(im, r, y);
-  if (wants_output(im, 1)) define_sum(im, r, decays);
+  if (wants_output(im, 1)) define_sum(im, r);
   return {};
 }
 

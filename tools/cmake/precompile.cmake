@@ -3,9 +3,11 @@
 # files on. A file still includes what it uses: -DTFCC_PRECOMPILED=OFF builds without.
 option(TFCC_PRECOMPILED "Precompile headers of libraries" ON)
 
-# CMake adds this only where it knows a launcher; ccache cannot see past a precompiled header without.
+# ccache cannot see past a precompiled header without these.
 if(TFCC_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+elseif(TFCC_PRECOMPILED)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
 
 function(tfcc_precompile target)

@@ -1073,9 +1073,9 @@ def recurrence(f, rule, heads, kv, scale=0.0):
 
 
 def linear_attention_cases():
-    def case(name, rule, heads=2, kv=2, d=4, dv=3, past=False, present=True, scale=0.0, tokens="T", lengths=(1, 5), beta=None, channels=1):
+    def case(name, rule, heads=2, kv=2, d=4, dv=3, past=False, present=True, scale=0.0, tokens="T", lengths=(1, 5), beta=None, channels=1, forgotten=0):
         inputs = f"float[B,{tokens},{heads * d}] q, float[B,{tokens},{kv * d}] k, float[B,{tokens},{kv * dv}] v"
-        inputs += f", float[B,{kv},{d},{dv}] p" if past else ""
+        inputs += f", float[B,Heads,Keys,Values] p" if past else ""  # told by the other inputs
         inputs += f", float[B,{tokens},{kv * channels}] g" if "gated" in rule else ""
         inputs += f", float[B,{tokens},{beta or kv}] r" if "delta" in rule else ""
         call = ["q", "k", "v", "p" if past else '""', "g" if "gated" in rule else '""', "r" if "delta" in rule else '""']
@@ -1090,6 +1090,8 @@ def linear_attention_cases():
                     f["p"] = r.real(B, kv, d, dv)
                 if "gated" in rule:
                     f["g"] = -np.abs(r.real(B, length, kv * channels))
+                    if forgotten:  # at one token, which the words of a file can say
+                        f["g"][0, length // 2] = forgotten
                 if "delta" in rule:
                     f["r"] = np.abs(r.real(B, length, beta or kv))
                 want = recurrence(f, rule, heads, kv, scale)
@@ -1103,6 +1105,9 @@ def linear_attention_cases():
     yield case("linear_attention_gated", "gated", scale=0.75)
     yield case("linear_attention_gated_with_past", "gated", heads=4, past=True)
     yield case("linear_attention_gated_by_channel", "gated", heads=4, past=True, channels=4)
+    for name, more in (("minus_infinity", {"forgotten": -np.inf}), ("the_least_number", {"forgotten": -3e38})):
+        yield case(f"linear_attention_that_forgets_by_{name}", "gated", past=True, **more)
+        yield case(f"linear_attention_of_channels_that_forgets_by_{name}", "gated", past=True, channels=4, **more)
     for rule, more in (("delta", {"beta": 1}), ("gated_delta", {"heads": 4, "past": True}), ("gated_delta", {"past": True, "channels": 4})):
         for length in (3, 8, 13):
             name = f"linear_attention_{rule}_of_{length}" + ("_by_channel" if "channels" in more else "")
@@ -1114,7 +1119,7 @@ def linear_attention_cases():
 
 def causal_conv_cases():
     def case(name, taps, bias=False, past=False, activation=""):
-        inputs = f"float[B,3,L] x, float[3,1,{taps}] w" + (", float[3] b" if bias else "") + (f", float[B,3,{taps - 1}] p" if past else "")
+        inputs = f"float[B,{'C' if past else 3},L] x, float[3,1,{taps}] w" + (", float[3] b" if bias else "") + (f", float[B,3,P] p" if past else "")
         call = "x, w" + (", b" if bias else ', ""' if past else "") + (", p" if past else "")
 
         def run(length):
