@@ -18,8 +18,7 @@ namespace tfcc::frontend {
 namespace {
 
 constexpr int64_t kMostTokens = 4096;  // of a delta rule, whose products grow with their cube
-
-constexpr double kForgotten = -110;  // as a decay
+constexpr double kForgotten = -110;    // as a decay
 
 struct Recurrence {
   bool gated = false, delta = false;
@@ -265,7 +264,7 @@ ValueId read_by_queries(Importer& im, const Recurrence& r, std::optional<ValueId
 
 // The inverse of I + M for M [.,T,T] that is 0 on the diagonal and above. Blocks of twice the size at
 // each level: of [[A, 0], [C, B]] it is [[A', 0], [-B' C A', B']], as stable as a substitution.
-ValueId inverse_of_unit_triangle(Importer& im, const Recurrence& r, ValueId m, int64_t most) {
+ValueId inverse_of_unit_triangle(Importer& im, ValueId m, int64_t most) {
   const Dims dims = im.dims(m);
   const Indices at = im.index_vars(dims);
   const ExprRef zero = im.pool().real(0), one = im.pool().real(1);
@@ -300,7 +299,7 @@ ValueId changes(Importer& im, const Recurrence& r, std::optional<ValueId> decays
   const ValueId keys =
       im.pointwise(ir::mul(beta(k), im.element(r.k, k)), DType::f32, dims, ".rated_keys");
   const Rows rows{keys, r.kv_heads, im.integer(1), true, "key"};
-  ValueId inverse = inverse_of_unit_triangle(im, r, weights(im, r, decays, rows), most);
+  ValueId inverse = inverse_of_unit_triangle(im, weights(im, r, decays, rows), most);
   const Dims values = im.dims(r.v);
   const Indices at = im.index_vars(values);
   ExprRef wanted = ir::mul(beta(at), im.element(r.v, at));
