@@ -69,9 +69,10 @@ def block(text, runs):
 
 def main():
     import cases
-    chosen = sys.argv[1:] or sorted(cases.FILES)
-    for name in chosen:
-        comment, blocks = cases.FILES[name]
+    import recent_cases
+    files = {**cases.FILES, **recent_cases.FILES}
+    for name in sys.argv[1:] or sorted(files):
+        comment, blocks = files[name]
         (HERE / f"{name}.onnxtxt").write_text(f"# {comment} Made by make.py.\n" + "\n".join(block(*b) for b in blocks))
 
 
