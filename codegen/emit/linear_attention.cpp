@@ -29,6 +29,7 @@ struct Description {
   bool out_aligned = true;  // and those of the result
   bool normalises = false;  // the epilogue asks for z
   bool causal = false, decays = false, maps = false, softmax = false;
+  bool padded = false;  // some tokens may be padding
   int64_t heads = 0;
 };
 
@@ -42,6 +43,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
              of_key = ir::linear_attention_extents(c.graph, op, "k_map");
   x.causal = attrs.causal;
   x.decays = attrs.decay != nullptr;
+  x.padded = attrs.packed.empty() && (attrs.visible || op.operands.size() > attrs.own_operands());
   x.maps = attrs.q_map || attrs.k_map || attrs.softmax;
   x.softmax = attrs.softmax.has_value();
   x.heads = attrs.heads;
@@ -77,6 +79,8 @@ struct Tile {
   bool warpgroups = false;  // CUDA: products of warpgroups, of what TMA brings
   bool pairs = false;       // those: two blocks, a cluster, have half of the features each
   int64_t span = 0;         // those: tokens whose keys are summed by themselves
+  int64_t spread =
+      0;  // those: blocks for which spans of sequences that are not long become shorter
   int64_t sharing = 0;  // those: so many blocks may share sequences where these are few; 0: none do
 };
 
@@ -109,19 +113,26 @@ uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages) {
 /// Tokens of a sequence that one block has alone (LinearWgmmaShape::alone).
 constexpr int64_t kAlone = 512;
 
-/// Where blocks share sequences, the least span with which those of promised sizes are taken at
-/// once. Longer spans go less often through memory, which is faster where sequences are long.
-/// Bits depend on the span, so it is that of all buckets.
-int64_t choose_span(const EmitContext& c, const Description& x, int64_t blocks) {
-  constexpr int64_t longest_span = 512;
-  const auto batch = c.promised(x.batch), tokens = c.promised(x.causal ? x.queries : x.keys);
-  if (!batch || !tokens || *tokens <= kAlone) return longest_span;
+constexpr int64_t kLongestSpan = 512;
+/// Blocks among which the spans of a sequence are spread, where it is known how many sequences there
+/// may be: those that one of them has. Longer spans go less often through memory, which is faster
+/// where sequences are long or many.
+int64_t choose_spread(const EmitContext& c, const Description& x, int64_t blocks) {
+  const auto batch = c.promised(x.batch);
+  if (!batch) return 0;
   const int64_t teams = std::max<int64_t>(*batch, 1) * blocks,
                 most = std::min<int64_t>(c.target.processors / teams, c.target.processors / 8);
+  return most > 1 ? most : 0;
+}
+/// Where padding is hidden, bits must not depend on how much of it there is: one span for all
+/// sequences, the least with which promised ones are taken at once.
+int64_t choose_span(const EmitContext& c, const Description& x, int64_t spread) {
+  const auto tokens = c.promised(x.causal ? x.queries : x.keys);
+  if (!tokens || *tokens <= kAlone) return kLongestSpan;
   for (int64_t span : {128, 256}) {
-    if (most > 1 && *tokens <= span * most) return span;
+    if (*tokens <= span * spread) return span;
   }
-  return longest_span;
+  return kLongestSpan;
 }
 
 // Where heads alone do not fill the GPU, blocks share a sequence, if it may be long enough. That
@@ -141,6 +152,7 @@ std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x
   const auto longest = c.largest(x.causal ? x.queries : x.keys);
   const bool shares =
       !pairs && 2 * blocks <= c.target.processors && !(longest && *longest <= kAlone);
+  const int64_t spread = choose_spread(c, x, blocks);
   for (int64_t stages = 6; stages >= 2; --stages) {
     const uint32_t bytes = wgmma_bytes(d, columns, stages);
     if (bytes <= c.target.shared_bytes)
@@ -152,7 +164,8 @@ std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x
                   0,
                   true,
                   pairs,
-                  pairs ? 512 : choose_span(c, x, blocks),
+                  x.padded && !pairs ? choose_span(c, x, spread) : kLongestSpan,
+                  x.padded || pairs ? 0 : spread,
                   shares ? c.target.processors : 0};
   }
   return {};
@@ -223,6 +236,7 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::LinearAttentionAttrs& 
     if (tile.warpgroups) {
       stub.field("pairs", tile.pairs);
       stub.field("span", tile.span);
+      stub.field("spread", tile.spread);
       stub.field("sharing", tile.sharing);
       for (size_t k = 0; k < 3; ++k)
         stub.field(fmt::format("{}_offset", "qkv"[k]), x.parts[k].offset);

@@ -17,7 +17,8 @@
 // aligned, out_aligned (rows of q, k and v, of out begin at 16 bytes); causal;
 // decays (there is a decay), normalises (the epilogue asks for z), q_softmax and k_softmax (maps are
 // given elements of the softmax over a head); warpgroups (16 bits, 9.0a, by
-// RowMaps) with stages, span (tokens whose keys are summed by themselves), sharing, and q_offset,
+// RowMaps) with stages, span (tokens whose keys are summed by themselves), spread (blocks for which
+// spans of sequences that are not long become shorter; 0: none do), sharing, and q_offset,
 // k_offset, v_offset, the columns where heads begin;
 // or tensor_cores (16 bits) with stages, or chunk. Threads and dynamic shared memory:
 // LinearShape<Spec>.

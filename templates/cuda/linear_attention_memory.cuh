@@ -15,9 +15,17 @@ template <int columns, int rows> struct SwizzledRows {
 
 template <class Spec> struct LinearWgmmaShape {
   using T = typename Spec::T;
-  static constexpr int chunk = 64, span = Spec::span, threads = 512, copies = 2;
+  static constexpr int chunk = 64, threads = 512, copies = 2;
   /// Tokens of a sequence that is faster with one block.
   static constexpr int alone = 512;
+  /// Of a sequence of so many tokens, those whose keys are summed by themselves: the fewest with
+  /// which `spread` blocks have a span each. Bits depend on it, so it depends on no other sequence.
+  static TFCC_FN idx span(idx tokens) {
+    return tokens <= alone                ? Spec::span
+           : tokens <= 128 * Spec::spread ? 128
+           : tokens <= 256 * Spec::spread ? 256
+                                          : Spec::span;
+  }
   /// A block has all features of a head, or, with pairs, half of them: the two halves of a result
   /// are added.
   static constexpr int halves = Spec::pairs ? 2 : 1, d = Spec::head_dim / halves,

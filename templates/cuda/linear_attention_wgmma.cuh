@@ -40,6 +40,12 @@ template <class Spec, class Head> struct Block {
   int blocks, rank;  // that share the sequence
 
   TFCC_FN idx keys() const { return Spec::causal ? head.queries : head.keys; }
+  /// Worked out again, for registers are few.
+  TFCC_FN idx span() const {
+    idx tokens = keys();
+    if constexpr (Spec::spread > 0) asm volatile("" : "+r"(tokens));
+    return S::span(tokens);
+  }
   /// By rank: the sum of its span, which becomes the state before it; then the state behind the
   /// round.
   TFCC_FN f32* slot(int r) const {
@@ -48,23 +54,23 @@ template <class Spec, class Head> struct Block {
   TFCC_FN u32* counter() const { return source.counters + 1 + team; }
 
   template <class Role> TFCC_FN void run(Role& role) {
-    const idx all = keys(), step = blocks * S::span;
+    const idx all = keys();
     // Who meets goes all rounds, also those in which the block has no tokens.
-    for (idx from = rank * S::span; from < (Role::adds ? all + rank * S::span : all);
-         from += step) {
-      const idx first = imin(from, all), last = imin(first + S::span, all);
-      if (!Spec::causal || step > S::span)
+    for (idx from = rank * span(); from < (Role::adds ? all + rank * span() : all);
+         from += blocks * span()) {
+      const idx first = imin(from, all), last = imin(first + span(), all);
+      if (!Spec::causal || blocks > 1)
         role.add(first,
                  Spec::causal && last == all ? first : last);  // nothing comes after the last span
       if constexpr (Spec::sharing > 0 && Role::adds) {
-        if (blocks > 1) share(role, from / step);
+        if (blocks > 1) share(role, from / (blocks * span()));
       }
       if constexpr (Spec::causal) role.answer(first, last);
       role.end_span();
     }
     if constexpr (Spec::sharing > 0 && Role::adds) {
       if (blocks > 1 && threadIdx.x == 128)
-        sm90::leave_blocks(counter(), blocks, 2 * ((all + step - 1) / step));
+        sm90::leave_blocks(counter(), blocks, 2 * ceil_div(all, blocks * span()));
       if (blocks > 1 && !Spec::causal) role.take(slot(blocks));
     }
     if constexpr (Spec::causal) return;
@@ -136,9 +142,9 @@ TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& sour
   using namespace linear_wgmma_detail;
   using S = LinearWgmmaShape<Spec>;
   int blocks = 1;
+  const idx tokens = Spec::causal ? head.queries : head.keys, span = S::span(tokens);
   if (Spec::sharing > 0 && most > 1) {
-    const idx tokens = Spec::causal ? head.queries : head.keys,
-              spans = (tokens + S::span - 1) / S::span, rounds = (spans + most - 1) / most;
+    const idx spans = (tokens + span - 1) / span, rounds = (spans + most - 1) / most;
     if (tokens > S::alone) blocks = (int)((spans + rounds - 1) / rounds);
     if (rank >= blocks) return;
   }

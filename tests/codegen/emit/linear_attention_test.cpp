@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_attention: heads that no tile holds are refused in one line; a running sum over tokens x
-// features is no memory; spans are as short as promised sizes allow.
+// features is no memory; spans are as short as the blocks of a sequence allow.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -72,33 +72,60 @@ TEST(LinearAttention, MemoryGrowsWithTokensAndNotWithFeaturesSquared) {
   }
 }
 
-// Blocks share a sequence by spans, at most sixteen of them on this GPU.
-TEST(LinearAttention, SpansAreAsShortAsPromisedSizesAllow) {
+int64_t field(const KernelSource& kernel, const std::string& name) {
+  const size_t at = kernel.text.find(name + " = ");
+  return at == std::string::npos ? -1 : std::stoll(kernel.text.substr(at + name.size() + 3));
+}
+
+struct Spans {
+  int64_t longest = -1, spread = -1;
+  bool operator==(const Spans&) const = default;
+};
+
+Spans spans_of(int heads, const char* batch, const char* tokens, bool padding = false) {
+  auto graph = ir::parse(fmt::format(
+      "graph @g(%x: f16[B,S,{0}], %mask: i64[B,S]) symbols(B = x.0 in 1..{1}, S = x.1 in 1..{2}) {{\n"
+      "  %q = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : f16[B,S,{0}]\n"
+      "  %a = linear_attention(%q, %q, %q{4}) {{causal = true, heads = {3}, kv_heads = {3}{5}}} : f16[B,S,{0}]\n"
+      "  %y = pointwise(%a) {{body = (i,j,k) => %a[i,j,k] * 2.0}} : f16[B,S,{0}]\n  return y = %y\n}}\n",
+      64 * heads, batch, tokens, heads, padding ? ", %mask" : "",
+      padding ? ", visible = (b,h,t) => %mask[b,t] == 1" : ""));
+  EXPECT_TRUE(graph) << graph.error().message;
+  WeightPool weights;
+  const auto lowered = lower(*graph, class_of("sm_90"), weights);
+  EXPECT_TRUE(lowered) << lowered.error().message;
+  for (const KernelSource& kernel : lowered->kernels) {
+    if (const int64_t span = field(kernel, "span"); span >= 0)
+      return {span, field(kernel, "spread")};
+  }
+  return {};
+}
+
+// Blocks share a sequence by spans, at most sixteen of them on this GPU. How many there are is known
+// where the batch is; that a batch of eight has short spans too would make it twice as slow.
+TEST(LinearAttention, SpansAreSpreadOverTheBlocksOfASequence) {
+  EXPECT_EQ(spans_of(8, "1", ""), (Spans{512, 16}));
+  EXPECT_EQ(spans_of(8, "2", "2048"), (Spans{512, 8}));  // eight blocks for each of sixteen
+  EXPECT_EQ(spans_of(32, "1", ""), (Spans{512, 4}));
+  EXPECT_EQ(spans_of(8, "", "2048"), (Spans{512, 0}));
+  EXPECT_EQ(spans_of(80, "1", "1024"), (Spans{512, 0}));  // no block is left to share with
+}
+
+// The padded length must not decide then.
+TEST(LinearAttention, SpansOfPaddedSequencesAreAsShortAsPromisedSizesAllow) {
   const auto span = [](int heads, const char* batch, const char* tokens) {
-    auto graph = ir::parse(fmt::format(
-        "graph @g(%x: f16[B,S,{0}]) symbols(B = x.0 in 1..{1}, S = x.1 in 1..{2}) {{\n"
-        "  %q = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : f16[B,S,{0}]\n"
-        "  %a = linear_attention(%q, %q, %q) {{causal = true, heads = {3}, kv_heads = {3}}} : f16[B,S,{0}]\n"
-        "  %y = pointwise(%a) {{body = (i,j,k) => %a[i,j,k] * 2.0}} : f16[B,S,{0}]\n  return y = %y\n}}\n",
-        64 * heads, batch, tokens, heads));
-    EXPECT_TRUE(graph) << graph.error().message;
-    WeightPool weights;
-    const auto lowered = lower(*graph, class_of("sm_90"), weights);
-    EXPECT_TRUE(lowered) << lowered.error().message;
-    for (const KernelSource& kernel : lowered->kernels) {
-      const size_t at = kernel.text.find("span = ");
-      if (at != std::string::npos) return std::stoi(kernel.text.substr(at + 7));
-    }
-    return 0;
+    const Spans spans = spans_of(heads, batch, tokens, true);
+    EXPECT_EQ(spans.spread, 0);
+    return spans.longest;
   };
   EXPECT_EQ(span(8, "1", "2048"), 128);
   EXPECT_EQ(span(8, "1", "2049"), 256);
   EXPECT_EQ(span(8, "1", "4097"), 512);
-  EXPECT_EQ(span(8, "2", "2048"), 256);  // eight blocks for each of sixteen
+  EXPECT_EQ(span(8, "2", "2048"), 256);
   EXPECT_EQ(span(8, "", "2048"), 512);
   EXPECT_EQ(span(8, "1", ""), 512);
-  EXPECT_EQ(span(80, "1", "1024"), 512);  // no block is left to share with
-  EXPECT_EQ(span(8, "1", "512"), 512);    // nor a reason to
+  EXPECT_EQ(span(80, "1", "1024"), 512);
+  EXPECT_EQ(span(8, "1", "512"), 512);  // no reason to
 }
 
 // Bits depend on it: a sequence has the same ones in buckets of any length.
@@ -117,10 +144,10 @@ TEST(LinearAttention, SpansAreTheSameInAllBuckets) {
   ASSERT_TRUE(lowered) << lowered.error().message;
   int kernels = 0;
   for (const KernelSource& kernel : lowered->kernels) {
-    const size_t at = kernel.text.find("span = ");
-    if (at == std::string::npos) continue;
+    if (field(kernel, "span") < 0) continue;
     ++kernels;
-    EXPECT_EQ(std::stoi(kernel.text.substr(at + 7)), 128) << kernel.name;
+    EXPECT_EQ(field(kernel, "span"), 512) << kernel.name;
+    EXPECT_EQ(field(kernel, "spread"), 16) << kernel.name;
   }
   EXPECT_EQ(kernels, 2);  // one of them has no team
 }
