@@ -27,8 +27,8 @@ class Engine {
   struct Work {
     Sequence* sequence = nullptr;
     std::span<const int32_t> tokens;
-    bool wants_token = false;          ///< that which follows the last of them
-    std::span<const int32_t> history;  ///< if it is wanted: all up to the last of them
+    bool wants_token = false;               ///< that which follows the last of them
+    std::span<const int32_t> history = {};  ///< if it is wanted: all up to the last of them
     Sampling sampling = {};
     bool wants_log_probability = false;
     int32_t token = -1;                  ///< out; -1: no logit was a number
