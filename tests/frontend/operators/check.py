@@ -101,7 +101,7 @@ def main():
     p.add_argument("files", nargs="*", type=Path)
     p.add_argument("--target", default="cpu")
     p.add_argument("--only", nargs="+", default=[])
-    a = p.parse_args(argv)
+    a = p.parse_intermixed_args(argv)
     if a.target == "gpu":
         try:
             found = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True)
