@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "codegen/emit/emit.h"
 #include "codegen/emit/linear_functors.h"
@@ -25,24 +26,27 @@ struct StepTile {
   int resident = 1;    // blocks that share a multiprocessor
   bool ahead = false;  // CUDA: as many blocks as there are at a time, the next state on its way
   int64_t places = 2;  // with ahead: for states, those on their way and the one in use
+  int64_t least = 0, most = std::numeric_limits<int32_t>::max();  // CUDA: tokens of its sequences
 };
+/// Where any number of tokens may come, sequences with so many or fewer have a launch of their own.
+constexpr int64_t kFewTokens = 4;
 
 // As LinearStepShape counts them. What counts where sequences have a token each is how much of
 // their states is on its way at a time: registers of as many threads as there are. A prompt's
 // tokens follow each other, in few rows of many small blocks and several at once, so that one does
 // not wait for the sum of the other. Neither changes a bit.
 StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes,
-                     const ir::LinearAttentionAttrs& attrs) {
+                     const ir::LinearAttentionAttrs& attrs, bool few) {
   const bool normalises = ir::normalises(attrs);
   if (!c.cuda()) return {std::min<int64_t>(64, dv)};
   StepTile tile;
   while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
   const int64_t width = (d + 4 * tile.parts - 1) / (4 * tile.parts) * 4 * tile.parts;
-  const bool few = c.bucket.most_tokens > 0, wide = width > 4 * tile.parts;
+  const bool wide = width > 4 * tile.parts;
   tile.rows = few && !wide ? 8 : 4;
   tile.together = few || wide || group > 1 ? 1 : 4;
   tile.columns = std::min((dv + tile.rows - 1) / tile.rows * tile.rows,
-                          tile.rows * std::max<int64_t>(2, 64 / tile.parts));
+                          tile.rows * std::max<int64_t>(2, (few ? 128 : 64) / tile.parts));
   tile.threads = static_cast<uint32_t>((tile.columns / tile.rows * tile.parts + 31) / 32 * 32);
   const int64_t elements = width * (1 + group) + tile.columns,
                 floats = elements + 4 + group * (tile.columns + 4);
@@ -94,6 +98,17 @@ StepRows step_rows(const EmitContext& c, const ir::Op& op, int64_t d, int64_t dv
   return {std::move(parts), std::move(reads), aligned};
 }
 
+// Whether it asks for its first states before the launches before it have ended. They were there
+// before the run, and so was what says which rows and slots a sequence has: no launch of the run
+// writes either, but this one what it leaves, in slots that it does not read. The run begins with a
+// launch that writes sizes and addresses and lets nothing begin before it has ended; what makes the
+// queries stands between.
+bool begins_early(const EmitContext& c, const ir::Op& op, const StepTile& tile) {
+  const auto given = [&](ValueId v) { return c.callers.has(v) && !c.graph.def(v); };
+  return tile.ahead && c.target.has_wgmma && c.graph.def(op.operands[0]) &&
+         std::all_of(op.operands.begin() + 3, op.operands.begin() + 7, given);
+}
+
 // What the template is told of the op and of its tile.
 void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const StepRows& x,
                    const StepTile& tile, int64_t d, int64_t dv) {
@@ -123,6 +138,9 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
     stub.field("tokens", tile.tokens);
     stub.field("ahead", tile.ahead);
     stub.field("places", tile.places);
+    stub.field("early", begins_early(c, op, tile));
+    stub.field("least", tile.least);
+    stub.field("most", tile.most);
     stub.require(
         fmt::format(
             "LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}",
@@ -131,46 +149,61 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
   }
 }
 
-}  // namespace
-
-Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
-  const bool normalises = ir::normalises(attrs);
-  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"),
-             of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
-  const int64_t d = *c.known(of_query[ir::kElement]), dv = *c.known(of_result[ir::kElement]),
-                group = attrs.heads / attrs.kv_heads;
-  if (d > kLargestHead)
-    return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
-  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
-  const StepRows x = step_rows(c, op, d, dv);
-  const StepTile tile = choose_step(c, d, dv, group, bytes, attrs);
-  if (tile.shared_bytes > c.target.shared_bytes && c.cuda())
-    return c.unsupported(o,
-                         fmt::format("{} heads of {} share a key, which are too many", group, d));
-
-  Stub stub(c, "linear_attention_step", op.operands, x.reads, op.results);
-  const std::vector<std::string> functors = linear_functors(stub, attrs);
-  add_step_spec(stub, c, op, x, tile, d, dv);
-  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0],
-          rows = c.dims(op.operands[0])[1];
-  std::vector<std::string> arguments{stub.out(0), stub.out(1)};
-  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
-  for (size_t i : {3, 4, 5}) arguments.push_back(stub.in(op.operands[i]));
-  if (c.cuda()) arguments.push_back(stub.size(sequences));
-  arguments.push_back(stub.size(slots));
+// The template's arguments. On CUDA the tables are made by functors, one of them for before the wait.
+void call_step(Stub& stub, const EmitContext& c, const ir::Op& op, const StepRows& x,
+               const StepTile& tile) {
+  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0];
+  std::vector<std::string> tables{stub.out(1)};
+  const auto add_tables = [&] {
+    for (size_t i : {3, 4, 5}) tables.push_back(stub.in(op.operands[i]));
+  };
+  add_tables();
+  std::vector<std::string> arguments{stub.out(0)}, rows;
+  for (const RowSlice& part : x.parts) rows.push_back(stub.in(part.base, part.offset));
+  if (c.cuda()) {
+    const auto made = [&](const char* captures) {
+      return fmt::format("[&{}] {{ return StepTables{{{}, (idx)({}), (idx)({})}}; }}", captures,
+                         fmt::join(tables, ", "), stub.size(sequences), stub.size(slots));
+    };
+    rows.push_back(made(""));
+    const bool early = begins_early(c, op, tile);
+    if (early) {
+      stub.waits_itself(), stub.reads_early();
+      tables = {stub.out(1)};
+      add_tables();
+    }
+    rows.push_back(early ? made(", n = FreshSizes{n}") : "0");
+  } else {
+    arguments.push_back(tables[0]);
+    rows.insert(rows.end(), tables.begin() + 1, tables.end());
+    rows.push_back(stub.size(slots));
+  }
+  arguments.insert(arguments.end(), rows.begin(), rows.end());
+  const std::vector<std::string> functors =
+      linear_functors(stub, op.as<ir::LinearAttentionAttrs>());
   for (size_t i : {0, 1, 3, 4}) arguments.push_back(functors[i]);
   stub.call(std::move(arguments), {});
+}
+
+KernelLaunch launch_of(const EmitContext& c, OpId o, const StepTile& tile, int64_t d, int64_t dv) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  const StepRows x = step_rows(c, op, d, dv);
+  Stub stub(c, "linear_attention_step", op.operands, x.reads, op.results);
+  add_step_spec(stub, c, op, x, tile, d, dv);
+  call_step(stub, c, op, x, tile);
   if (c.cuda()) stub.resident(tile.resident);
 
+  ExprRef sequences = c.dims(op.operands[4])[0], rows = c.dims(op.operands[0])[1];
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
   ExprRef blocks = c.integer((dv + tile.columns - 1) / tile.columns),
           kv_heads = c.integer(attrs.kv_heads);
-  size.grid = {blocks, kv_heads, sequences};
-  size.work = ir::mul(ir::mul(sequences, kv_heads), blocks);
+  ExprRef listed =
+      tile.least ? ir::min(sequences, ir::div(rows, c.integer(tile.least))) : sequences;
+  size.grid = {blocks, kv_heads, listed};
+  size.work = ir::mul(ir::mul(listed, kv_heads), blocks);
   if (tile.ahead) {
     size.grid = {size.work};
     size.resident = static_cast<uint32_t>(tile.resident);
@@ -178,8 +211,37 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d),
                       std::move(stub), std::move(size),
                       ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
-  launch.of_states = ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + normalises) * d));
-  return Emission::of(std::move(launch));
+  launch.of_states =
+      ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + ir::normalises(attrs)) * d));
+  return launch;
+}
+
+}  // namespace
+
+// Beside prompts, sequences with few tokens have a launch of their own, which waits for states alone.
+Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"),
+             of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
+  const int64_t d = *c.known(of_query[ir::kElement]), dv = *c.known(of_result[ir::kElement]),
+                group = attrs.heads / attrs.kv_heads;
+  if (d > kLargestHead)
+    return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
+  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
+  const auto chosen = [&](bool few) { return choose_step(c, d, dv, group, bytes, attrs, few); };
+  StepTile tile = chosen(c.bucket.most_tokens > 0), of_few = chosen(true);
+  if (c.cuda() && tile.shared_bytes > c.target.shared_bytes)
+    return c.unsupported(o,
+                         fmt::format("{} heads of {} share a key, which are too many", group, d));
+  if (!c.cuda() || c.bucket.most_tokens > 0 || !of_few.ahead)
+    return Emission::of(launch_of(c, o, tile, d, dv));
+  of_few.most = kFewTokens, tile.least = kFewTokens + 1;
+  Emission emission = Emission::of(launch_of(c, o, of_few, d, dv));
+  KernelLaunch of_prompts = launch_of(c, o, tile, d, dv);
+  of_prompts.of_states = nullptr;  // which the first launch counts
+  emission.launches.emplace_back(std::move(of_prompts));
+  return emission;
 }
 
 }  // namespace tfcc::codegen

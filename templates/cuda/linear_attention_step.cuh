@@ -14,10 +14,15 @@
 // With ahead (sequences of few tokens) any number of blocks take these tiles one after the other.
 // Of `places` - 1 tiles the state, and rows of q, k and v where they are aligned, are on their way
 // to shared memory: by bulk copies from capability 9.0 on, else by cp.async.
+// If early as well, a thread of each block asks for the states of its first tiles before the
+// launches before this one have ended, and the block waits itself: states, and which rows and slots
+// a sequence has, were there before the run.
+// Sequences with fewer tokens than `least` or more than `most` are those of another launch. Where
+// least is over 0 the grid's last size is at most rows / least, and blocks look for theirs.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns,
-// parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places; aligned
-// (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
-// epilogue asks for z), q_softmax, k_softmax. Threads and dynamic shared memory: LinearStepShape<Spec>.
+// parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places, early; least,
+// most; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises
+// (the epilogue asks for z), q_softmax, k_softmax. Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens
 // the FMA units, 4 d dv FLOP a head.
 #pragma once
@@ -47,6 +52,7 @@ template <class Spec> struct LinearStepShape {
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
   static_assert(!Spec::ahead || d % 4 == 0,
                 "ahead: rows of a state are copied in pieces of 16 bytes");
+  static_assert(!Spec::early || Spec::ahead, "early: states are asked for ahead");
   static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0,
                 "parts: a power of two; columns: a multiple of rows");
 };
@@ -334,6 +340,13 @@ template <class Shape, class T, int width, int most> struct StepTokens {
   }
 };
 
+/// The sums, which rows and slots a sequence has, and how many sequences and slots there are.
+struct StepTables {
+  f32* state;
+  const i32 *first_row, *from, *to;
+  idx sequences, slots;
+};
+
 /// What a block of either form works on.
 template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struct LinearStepBlock {
   using Shape = LinearStepShape<Spec>;
@@ -341,10 +354,8 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   static constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns,
                        group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
   typename Spec::Out* out;
-  f32* state;
   const T *q, *k, *v;
-  const i32 *first_row, *from, *to;
-  idx slots;
+  const StepTables tables;
   const QMap& q_map;
   const KMap& k_map;
   const Decay& decay;
@@ -354,12 +365,14 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   struct Sequence {
     idx begin, end, from, to;
   };  // its rows and slots
-  TFCC_FN Sequence sequence(idx n) const {
-    return {first_row[n], first_row[n + 1], from[n], to[n]};
+  template <bool early = false> TFCC_FN Sequence sequence(idx n) const {
+    const auto at = [](const i32* p) { return (idx)read_table<early>(p); };
+    return {at(tables.first_row + n), at(tables.first_row + n + 1), at(tables.from + n),
+            at(tables.to + n)};
   }
-  TFCC_FN bool there_is(idx slot) const { return slot >= 0 && slot < slots; }
+  TFCC_FN bool there_is(idx slot) const { return slot >= 0 && slot < tables.slots; }
   TFCC_FN f32* slot(idx at, idx g) const {
-    return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d;
+    return tables.state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d;
   }
   TFCC_FN const T* query(idx t, idx head) const { return q + (i64)t * Spec::q_stride + head * d; }
   TFCC_FN const T* key(idx t, idx g) const { return k + (i64)t * Spec::k_stride + g * d; }
@@ -382,6 +395,15 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     }
   }
 
+  /// Sequence number `place` of those of this launch; all lanes call. -1: there are not so many.
+  TFCC_FN idx listed(idx place) const {
+    if constexpr (Spec::least == 0) return place < tables.sequences ? place : -1;
+    return tile_place(place, tables.sequences,
+                      [&](idx n) {
+                        return tables.first_row[n + 1] - tables.first_row[n] >= Spec::least ? 1 : 0;
+                      })
+        .sequence;
+  }
   /// A block for each tile; rows of q, k and v are mapped once, for all threads.
   TFCC_FN void one_tile(idx n, idx g, idx first, f32* queries) const {
     f32* const keys =
@@ -440,8 +462,12 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     TFCC_FN int most() const { return (int)imin(columns, Spec::v_dim - first()); }
     TFCC_FN int tokens_from(idx t0) const { return (int)imin(tokens, of.end - t0); }
   };
-  TFCC_FN Tile tile(idx x, idx tiles) const {
-    return {x, x < tiles ? sequence(x / (Tile::blocks * Spec::kv_heads)) : Sequence{0, 0, -1, -1}};
+  TFCC_FN idx tiles() const { return tables.sequences * Spec::kv_heads * Tile::blocks; }
+  template <bool early = false> TFCC_FN Tile tile(idx x) const {
+    const Sequence none{0, 0, -1, -1};
+    if (x >= tiles()) return {x, none};
+    const Sequence s = sequence<early>(x / (Tile::blocks * Spec::kv_heads));
+    return {x, s.end - s.begin <= Spec::most ? s : none};
   }
   /// Rows of `there` tokens from t0 on come to [tokens, row], by copy(to, from) of Shape::vec
   /// elements.
@@ -465,21 +491,21 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       else *to = *from;
     });
   }
-  /// Asks for the state of x, and for the rows of its first tokens where these are aligned; all
-  /// threads call.
-  TFCC_FN void ask(char* place, [[maybe_unused]] u64* barrier, const Tile& x) const {
-    f32* const to = (f32*)place;
-    T* const rows = (T*)(to + Shape::state_floats);
-    const bool state = there_is(x.of.from);
-    const f32* const from = slot(state ? x.of.from : 0, x.head());
-    const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x > 0) return;
-    sm90::arrive_and_announce(barrier, (state ? 4 * d * (most + Spec::normalises) : 0) +
-                                           there * (d * (1 + group) + most) * (int)sizeof(T));
-    if (state) sm90::copy_bytes(to, from + (i64)x.first() * d, 4 * d * most, barrier);
-    if (state && Spec::normalises)
+  /// By one thread: announces the state of x at the barrier, without arriving there, and asks for it.
+  TFCC_FN void ask_for_state(f32* to, u64* barrier, const Tile& x) const {
+    if (!there_is(x.of.from)) return;
+    const f32* const from = slot(x.of.from, x.head());
+    const int most = x.most();
+    sm90::announce(barrier, 4 * d * (most + Spec::normalises));
+    sm90::copy_bytes(to, from + (i64)x.first() * d, 4 * d * most, barrier);
+    if constexpr (Spec::normalises)
       sm90::copy_bytes(to + columns * d, from + (i64)Spec::v_dim * d, 4 * d, barrier);
+  }
+  /// By one thread: arrives, and asks for rows of the first tokens of x where they are aligned.
+  TFCC_FN void ask_for_rows(T* rows, u64* barrier, const Tile& x) const {
+    const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
+    sm90::arrive_and_announce(barrier, there * (d * (1 + group) + most) * (int)sizeof(T));
 #pragma unroll 1
     for (int j = 0; j < there; ++j) {
       T* const row = rows + j * Shape::row;
@@ -489,7 +515,21 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       sm90::copy_bytes(row + columns + d, query(t, x.head() * group), group * d * (int)sizeof(T),
                        barrier);
     }
+  }
+#endif
+  /// Asks for the state of x, and for the rows of its first tokens where these are aligned; all
+  /// threads call.
+  TFCC_FN void ask(char* place, [[maybe_unused]] u64* barrier, const Tile& x) const {
+    f32* const to = (f32*)place;
+    T* const rows = (T*)(to + Shape::state_floats);
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x > 0) return;
+    ask_for_state(to, barrier, x);
+    ask_for_rows(rows, barrier, x);
 #else
+    const bool state = there_is(x.of.from);
+    const f32* const from = slot(state ? x.of.from : 0, x.head());
+    const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
     for (int i = threadIdx.x; state && i < (columns + Spec::normalises) * d / 4; i += threads) {
       const int r = i / (d / 4);
       if (r < most || r == columns)
@@ -544,34 +584,57 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       write(there, x.head(), t0, x.first());
     } while ((t0 += tokens) < x.of.end);
   }
+#if __CUDA_ARCH__ >= 900
+  static TFCC_FN void init_barriers(u64* full) {
+    for (int p = 0; p < Spec::places; ++p) sm90::init_barrier(full + p, 1);
+    sm90::publish_barriers();
+  }
+  /// By one thread, before the launches before this one have ended: barriers, and the states of the
+  /// first tiles.
+  TFCC_FN void begin_early(char* places, u64* full) const {
+    init_barriers(full);
+#pragma unroll
+    for (int p = 0; p < Spec::places - 1; ++p)
+      ask_for_state((f32*)(places + p * Shape::place_bytes), full + p,
+                    tile<true>((idx)blockIdx.x + p * (idx)gridDim.x));
+  }
+#endif
+  /// Asks for the first tiles of a block, all but the last of x; all threads call.
+  TFCC_FN void ask_for_first(const Tile (&x)[Spec::places], char* places, u64* full) const {
+#if __CUDA_ARCH__ >= 900
+    if (!Spec::early && threadIdx.x == 0) init_barriers(full);
+#endif
+#pragma unroll
+    for (int p = 0; p < Spec::places - 1; ++p) {
+      char* const place = places + p * Shape::place_bytes;
+      if constexpr (Spec::early) {
+#if __CUDA_ARCH__ >= 900
+        if (threadIdx.x == 0) ask_for_rows((T*)((f32*)place + Shape::state_floats), full + p, x[p]);
+#endif
+      } else {
+        ask(place, full + p, x[p]);
+      }
+    }
+  }
   /// Blocks that take tiles one after the other; states, and rows of their first tokens, are on
   /// their way to `places`.
-  TFCC_FN void tiles_ahead(idx tiles, char* places) const {
+  TFCC_FN void tiles_ahead(char* places, u64* full) const {
     constexpr int count = Spec::places;
-    u64* const full = (u64*)(places + count * Shape::place_bytes);
     const auto place = [&](int p) { return places + p * Shape::place_bytes; };
     const idx step = (idx)gridDim.x;
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) {
-      for (int p = 0; p < count; ++p) sm90::init_barrier(full + p, 1);
-      sm90::publish_barriers();
-    }
-    __syncthreads();
-#endif
     // Which tile comes next is known a tile before it is asked for.
     idx at = (idx)blockIdx.x;
     Tile x[count];
 #pragma unroll
-    for (int p = 0; p < count; ++p) x[p] = tile(at + p * step, tiles);
-#pragma unroll
-    for (int p = 0; p < count - 1; ++p) ask(place(p), full + p, x[p]);
+    for (int p = 0; p < count; ++p) x[p] = tile(at + p * step);
+    ask_for_first(x, places, full);
     f32 keeps_now = keep_of(x[0], x[0].of.begin);
     int p = 0;
     u32 parity = 0;
 #pragma unroll 1
-    for (; at < tiles; at += step) {
+    for (; at < tiles(); at += step) {
       const int last = p > 0 ? p - 1 : count - 1;
-      const Tile later = tile(at + count * step, tiles), now = x[0];
+      const Tile later = tile(at + count * step), now = x[0];
       ask(place(last), full + last, x[count - 1]);
       const f32 keeps_next = keep_of(x[1], x[1].of.begin);
       LinearStepRows<Spec> held(now.first());
@@ -602,22 +665,38 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   }
 };
 
-template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
-TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q,
+/// `tables` and `early_tables` make StepTables, the latter past the caches of the multiprocessor. If
+/// Spec::early this waits itself for the launches before; else it is called when they have ended.
+template <class Spec, class Tables, class EarlyTables, class QMap, class KMap, class Decay,
+          class Epilogue>
+TFCC_FN void linear_attention_step(typename Spec::Out* out, const typename Spec::T* q,
                                    const typename Spec::T* k, const typename Spec::T* v,
-                                   const i32* first_row, const i32* from, const i32* to,
-                                   idx sequences, idx slots, const QMap& q_map, const KMap& k_map,
-                                   const Decay& decay, const Epilogue& epilogue) {
+                                   const Tables& tables,
+                                   [[maybe_unused]] const EarlyTables& early_tables,
+                                   const QMap& q_map, const KMap& k_map, const Decay& decay,
+                                   const Epilogue& epilogue) {
   using Shape = LinearStepShape<Spec>;
-  extern __shared__ uint4 tfcc_shared[];
+  TFCC_DYNAMIC_SHARED(tfcc_shared);
   f32 *const keeps = (f32*)tfcc_shared, *const seen = keeps + Shape::tokens * 4,
              *const rest = seen + Shape::tokens * Shape::group * Shape::seen_stride;
-  const LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue> block{
-      out, state, q, k, v, first_row, from, to, slots, q_map, k_map, decay, epilogue, keeps, seen};
+  const auto block_of = [&](const StepTables& t) {
+    return LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue>{
+        out, q, k, v, t, q_map, k_map, decay, epilogue, keeps, seen};
+  };
   if constexpr (Spec::ahead) {
-    block.tiles_ahead(sequences * Spec::kv_heads * ceil_div(Spec::v_dim, Shape::columns),
-                      (char*)rest);
-  } else if ((idx)blockIdx.z < sequences) {
-    block.one_tile((idx)blockIdx.z, (idx)blockIdx.y, (idx)blockIdx.x * Shape::columns, rest);
+    char* const places = (char*)rest;
+    u64* const full = (u64*)(places + Spec::places * Shape::place_bytes);
+#if __CUDA_ARCH__ >= 900
+    if constexpr (Spec::early) {
+      // One thread: all that there are would crowd where the tables lie.
+      if (threadIdx.x == 0) block_of(early_tables()).begin_early(places, full);
+      wait_for_predecessor();
+    }
+#endif
+    block_of(tables()).tiles_ahead(places, full);
+  } else {
+    const auto block = block_of(tables());
+    const idx n = block.listed((idx)blockIdx.z);
+    if (n >= 0) block.one_tile(n, (idx)blockIdx.y, (idx)blockIdx.x * Shape::columns, rest);
   }
 }

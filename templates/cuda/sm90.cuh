@@ -32,6 +32,10 @@ TFCC_FN void arrive(u64* b) { arrive_by_address(shared_address(b)); }
 TFCC_FN void arrive_and_announce(u64* b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
+/// The same without arriving: the phase cannot end before those bytes have come.
+TFCC_FN void announce(u64* b, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
 /// Waits for the end of a phase; phases are counted from 0, parity is its lowest bit.
 TFCC_FN void wait_by_address(u32 b, u32 parity) {
   asm volatile(

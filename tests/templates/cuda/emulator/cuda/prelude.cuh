@@ -25,3 +25,28 @@ inline int __syncthreads_or(int vote) {
   __syncthreads();
   return any;
 }
+
+// ---- what templates/cuda/linear_attention_step.cuh uses besides ----
+
+struct bf16 {
+  int16_t whole;
+};
+struct float2 {
+  f32 x, y;
+};
+struct float4 {
+  f32 x, y, z, w;
+};
+inline float4 make_float4(f32 x, f32 y, f32 z, f32 w) { return {x, y, z, w}; }
+inline constexpr f32 kInf = std::numeric_limits<f32>::infinity();
+inline constexpr bool is_power_of_two(int x) { return x > 0 && (x & (x - 1)) == 0; }
+inline idx imax(idx a, idx b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int __ffs(u32 x) { return x ? std::countr_zero(x) + 1 : 0; }
+inline f32 __fmaf_rn(f32 a, f32 b, f32 c) { return std::fmaf(a, b, c); }
+inline f32 __fadd_rn(f32 a, f32 b) { return a + b; }
+struct Add {
+  f32 operator()(f32 a, f32 b) const { return a + b; }
+};
+inline i32 fresh(const i32* p) { return *p; }
+inline f32 load(const f32* p, idx i) { return p[i]; }

@@ -47,7 +47,12 @@ struct BlockIndex {
   struct {
     operator u32() const { return static_cast<u32>(simt().block().x); }
   } x;
-  static constexpr u32 y = 0;
+  struct {
+    operator u32() const { return static_cast<u32>(simt().block().y); }
+  } y;
+  struct {
+    operator u32() const { return static_cast<u32>(simt().block().z); }
+  } z;
 };
 struct GridSize {
   struct {
@@ -241,6 +246,27 @@ inline void arrive_and_announce_once(u64* b, u32 bytes) {
   if (!same_in_all(reinterpret_cast<uintptr_t>(b) + bytes)) return;
   if (!emulated::state.waited[simt().thread()]) ++emulated::state.announced_early;
   emulated::arrive(b, bytes);
+}
+inline void arrive_and_announce(u64* b, u32 bytes) { emulated::arrive(b, bytes); }
+inline void announce(u64* b, u32 bytes) {
+  if (!emulated::state.waited[simt().thread()]) ++emulated::state.announced_early;
+  emulated::barrier_of(b).bytes += bytes;
+}
+/// From memory that the launch before writes only when it has ended.
+inline void copy_bytes(void* to, const void* from, u32 bytes, u64* barrier) {
+  if (from >= emulated::state.others_begin && from < emulated::state.others_end &&
+      !emulated::state.waited[simt().thread()])
+    simt().fail("what a launch before writes is read before it has ended");
+  const u32 at = shared_address(to);
+  if (at % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0 ||
+      at + bytes > static_cast<u32>(kSharedBytes))
+    simt().fail("a bulk copy to " + std::to_string(at) + " of " + std::to_string(bytes) + " bytes");
+  simt().later([=] {
+    std::memcpy(to, from, bytes);
+    emulated::Barrier& x = emulated::state.barriers.at(barrier);
+    x.bytes -= bytes;
+    emulated::advance_phase(x);
+  });
 }
 inline void wait(u64* b, u32 parity) {
   const emulated::Barrier& x = emulated::barrier_of(b);
