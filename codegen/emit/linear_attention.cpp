@@ -29,7 +29,7 @@ struct Description {
   bool out_aligned = true;  // and those of the result
   bool normalises = false;  // the epilogue asks for z
   bool causal = false, decays = false, maps = false, softmax = false;
-  bool padded = false;  // some tokens may be padding
+  bool padded = false;  // some tokens may be padding, said by the op or not
   int64_t heads = 0;
 };
 
@@ -43,11 +43,12 @@ Result<Description> describe(const EmitContext& c, OpId o) {
              of_key = ir::linear_attention_extents(c.graph, op, "k_map");
   x.causal = attrs.causal;
   x.decays = attrs.decay != nullptr;
-  x.padded = attrs.packed.empty() && (attrs.visible || op.operands.size() > attrs.own_operands());
   x.maps = attrs.q_map || attrs.k_map || attrs.softmax;
   x.softmax = attrs.softmax.has_value();
   x.heads = attrs.heads;
   x.batch = of_query[ir::kBatch];
+  x.padded = attrs.packed.empty() &&
+             (attrs.visible || (attrs.k_map && attrs.k_map->has_load) || c.promised(x.batch) != 1);
   x.queries = of_query[ir::kToken];
   x.keys = of_key[ir::kToken];
   const auto bytes = static_cast<int64_t>(size_of(x.type));
@@ -124,11 +125,11 @@ int64_t choose_spread(const EmitContext& c, const Description& x, int64_t blocks
                 most = std::min<int64_t>(c.target.processors / teams, c.target.processors / 8);
   return most > 1 ? most : 0;
 }
-/// Where padding is hidden, bits must not depend on how much of it there is: one span for all
+/// Where there may be padding, bits must not depend on how much of it there is: one span for all
 /// sequences, the least with which promised ones are taken at once.
 int64_t choose_span(const EmitContext& c, const Description& x, int64_t spread) {
   const auto tokens = c.promised(x.causal ? x.queries : x.keys);
-  if (!tokens || *tokens <= kAlone) return kLongestSpan;
+  if (!c.promised(x.batch) || !tokens || *tokens <= kAlone) return kLongestSpan;
   for (int64_t span : {128, 256}) {
     if (*tokens <= span * spread) return span;
   }

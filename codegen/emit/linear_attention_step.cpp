@@ -45,8 +45,9 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   const bool wide = width > 4 * tile.parts;
   tile.rows = few && !wide ? 8 : 4;
   tile.together = few || wide || group > 1 ? 1 : 4;
-  tile.columns = std::min((dv + tile.rows - 1) / tile.rows * tile.rows,
-                          tile.rows * std::max<int64_t>(2, (few ? 128 : 64) / tile.parts));
+  tile.columns = std::min(
+      (dv + tile.rows - 1) / tile.rows * tile.rows,
+      tile.rows * std::max<int64_t>(2, (few && c.target.has_wgmma ? 128 : 64) / tile.parts));
   tile.threads = static_cast<uint32_t>((tile.columns / tile.rows * tile.parts + 31) / 32 * 32);
   const int64_t elements = width * (1 + group) + tile.columns,
                 floats = elements + 4 + group * (tile.columns + 4);
@@ -102,11 +103,17 @@ StepRows step_rows(const EmitContext& c, const ir::Op& op, int64_t d, int64_t dv
 // before the run, and so was what says which rows and slots a sequence has: no launch of the run
 // writes either, but this one what it leaves, in slots that it does not read. The run begins with a
 // launch that writes sizes and addresses and lets nothing begin before it has ended; what makes the
-// queries stands between.
-bool begins_early(const EmitContext& c, const ir::Op& op, const StepTile& tile) {
+// queries stands between. Of all else it is told the address before its wait, which is known then
+// where the caller does not choose it.
+bool begins_early(const EmitContext& c, const ir::Op& op, const StepRows& x, const StepTile& tile) {
   const auto given = [&](ValueId v) { return c.callers.has(v) && !c.graph.def(v); };
-  return tile.ahead && c.target.has_wgmma && c.graph.def(op.operands[0]) &&
-         std::all_of(op.operands.begin() + 3, op.operands.begin() + 7, given);
+  const auto callers = [&](ValueId v) { return c.callers.has(v); };
+  const auto first = op.operands.begin();
+  return tile.ahead && c.target.has_wgmma && c.graph.def(*first) && !c.graph.is_constant(*first) &&
+         std::all_of(first + 3, first + 7, given) && !callers(op.results[0]) &&
+         std::none_of(first + 7, op.operands.end(), callers) &&
+         std::none_of(x.parts.begin(), x.parts.end(),
+                      [&](const RowSlice& part) { return callers(part.base); });
 }
 
 // What the template is told of the op and of its tile.
@@ -138,7 +145,7 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
     stub.field("tokens", tile.tokens);
     stub.field("ahead", tile.ahead);
     stub.field("places", tile.places);
-    stub.field("early", begins_early(c, op, tile));
+    stub.field("early", begins_early(c, op, x, tile));
     stub.field("least", tile.least);
     stub.field("most", tile.most);
     stub.require(
@@ -166,7 +173,7 @@ void call_step(Stub& stub, const EmitContext& c, const ir::Op& op, const StepRow
                          fmt::join(tables, ", "), stub.size(sequences), stub.size(slots));
     };
     rows.push_back(made(""));
-    const bool early = begins_early(c, op, tile);
+    const bool early = begins_early(c, op, x, tile);
     if (early) {
       stub.waits_itself(), stub.reads_early();
       tables = {stub.out(1)};
@@ -239,7 +246,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   of_few.most = kFewTokens, tile.least = kFewTokens + 1;
   Emission emission = Emission::of(launch_of(c, o, of_few, d, dv));
   KernelLaunch of_prompts = launch_of(c, o, tile, d, dv);
-  of_prompts.of_states = nullptr;  // which the first launch counts
+  of_prompts.of_states = c.integer(0);  // the first launch counts them
   emission.launches.emplace_back(std::move(of_prompts));
   return emission;
 }

@@ -460,7 +460,7 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     TFCC_FN idx head() const { return at / blocks % Spec::kv_heads; }
     TFCC_FN idx first() const { return at % blocks * columns; }  // channel of v
     TFCC_FN int most() const { return (int)imin(columns, Spec::v_dim - first()); }
-    TFCC_FN int tokens_from(idx t0) const { return (int)imin(tokens, of.end - t0); }
+    TFCC_FN int tokens_from(idx t0) const { return (int)imax(0, imin(tokens, of.end - t0)); }
   };
   TFCC_FN idx tiles() const { return tables.sequences * Spec::kv_heads * Tile::blocks; }
   template <bool early = false> TFCC_FN Tile tile(idx x) const {

@@ -101,17 +101,16 @@ Spans spans_of(int heads, const char* batch, const char* tokens, bool padding = 
   return {};
 }
 
-// Blocks share a sequence by spans, at most sixteen of them on this GPU. How many there are is known
-// where the batch is; that a batch of eight has short spans too would make it twice as slow.
+// Blocks share a sequence by spans, at most sixteen of them on this GPU. Of one sequence without a
+// mask all tokens are real, so that its length may decide.
 TEST(LinearAttention, SpansAreSpreadOverTheBlocksOfASequence) {
   EXPECT_EQ(spans_of(8, "1", ""), (Spans{512, 16}));
-  EXPECT_EQ(spans_of(8, "2", "2048"), (Spans{512, 8}));  // eight blocks for each of sixteen
   EXPECT_EQ(spans_of(32, "1", ""), (Spans{512, 4}));
   EXPECT_EQ(spans_of(8, "", "2048"), (Spans{512, 0}));
   EXPECT_EQ(spans_of(80, "1", "1024"), (Spans{512, 0}));  // no block is left to share with
 }
 
-// The padded length must not decide then.
+// The padded length must not decide then. Right padding needs no mask where queries see no later key.
 TEST(LinearAttention, SpansOfPaddedSequencesAreAsShortAsPromisedSizesAllow) {
   const auto span = [](int heads, const char* batch, const char* tokens) {
     const Spans spans = spans_of(heads, batch, tokens, true);
@@ -124,6 +123,7 @@ TEST(LinearAttention, SpansOfPaddedSequencesAreAsShortAsPromisedSizesAllow) {
   EXPECT_EQ(span(8, "2", "2048"), 256);
   EXPECT_EQ(span(8, "", "2048"), 512);
   EXPECT_EQ(span(8, "1", ""), 512);
+  EXPECT_EQ(spans_of(8, "2", "2048"), (Spans{256, 0}));  // no mask
   EXPECT_EQ(span(80, "1", "1024"), 512);
   EXPECT_EQ(span(8, "1", "512"), 512);  // no reason to
 }
