@@ -20,6 +20,10 @@ ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b);
 
 Result<void> require_float(Importer& im, ValueId v);
 
+/// Of real expressions: log(1 + exp(x)) and 1 / (1 + exp(-x)).
+ExprRef softplus(ExprRef x);
+ExprRef sigmoid(ExprRef x);
+
 /// Output 0 is f(element) with the type of the input; f returns an expression.
 template <class F> Result<void> unary_op(Importer& im, F f) {
   TFCC_TRY(ValueId x, im.input(0));

@@ -20,8 +20,6 @@ ExprRef sqrt(ExprRef x) { return ir::unary(ExprKind::sqrt, x); }
 ExprRef atan(ExprRef x) { return ir::unary(ExprKind::atan, x); }
 ExprRef tanh(ExprRef x) { return ir::unary(ExprKind::tanh, x); }
 
-ExprRef sigmoid(ExprRef x) { return ir::div(c(x, 1), ir::add(c(x, 1), exp(ir::neg(x)))); }
-
 // log(1 + u): what 1 + u loses in rounding is put back by u / ((1 + u) - 1).
 ExprRef log1p(ExprRef u) {
   ExprRef w = ir::add(c(u, 1), u);
@@ -33,10 +31,6 @@ ExprRef log1p(ExprRef u) {
 ExprRef expm1_of_negative(ExprRef x) {
   ExprRef t = tanh(ir::mul(x, c(x, 0.5)));
   return ir::div(ir::mul(t, c(x, 2)), ir::sub(c(x, 1), t));
-}
-
-ExprRef softplus(ExprRef x) {
-  return ir::add(ir::max(x, c(x, 0)), log1p(exp(ir::neg(ir::abs(x)))));
 }
 
 ExprRef is_negative(ExprRef x) { return ir::lt(x, c(x, 0)); }
@@ -91,6 +85,12 @@ ExprRef acos(ExprRef x) {
 }
 
 }  // namespace
+
+ExprRef sigmoid(ExprRef x) { return ir::div(c(x, 1), ir::add(c(x, 1), exp(ir::neg(x)))); }
+
+ExprRef softplus(ExprRef x) {
+  return ir::add(ir::max(x, c(x, 0)), log1p(exp(ir::neg(ir::abs(x)))));
+}
 
 Result<void> import_atan(Importer& im) { return float_op(im, atan); }
 Result<void> import_asin(Importer& im) { return float_op(im, asin); }

@@ -291,34 +291,58 @@ Result<void> import_conv_transpose(Importer& im) {
   return {};
 }
 
-// Each channel over the tokens so far (opset 27): x behind past_state, or behind zeros. What the next
-// run has for its past_state are the last k - 1 of these.
-Result<void> import_causal_conv_with_state(Importer& im) {
-  const std::string activation = im.attr_string("activation", "none");
-  if (activation != "none" && activation != "silu" && activation != "swish") {
-    return im.fail(ErrorCode::bad_file,
-                   fmt::format("activation \"{}\" is not known", escaped(activation)));
-  }
+namespace {
+
+// What com.microsoft has besides for CUDA: states of several tokens, slices of channels.
+Result<void> refuse_other_states(Importer& im) {
+  const auto refuse = [&](IntegerName name, int64_t usual) -> Result<void> {
+    const int64_t value = im.attr_int(name, usual);
+    if (value == usual) return {};
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("{} {} is not supported, only {}", name.name, value, usual));
+  };
+  TFCC_TRY_VOID(refuse("ndim", 1));
+  TFCC_TRY_VOID(refuse("state_window", 0));
+  TFCC_TRY_VOID(refuse("state_update_capacity", 0));
+  TFCC_TRY_VOID(refuse("state_channels_last", -1));
+  TFCC_TRY_VOID(refuse("state_length", 0));
+  TFCC_TRY_VOID(refuse("input_channel_offset", 0));
+  return refuse("input_channels", 0);
+}
+
+// [B,C,tokens]; `last`: of com.microsoft it may be [B,tokens,C].
+Result<ValueId> by_channel(Importer& im, size_t input, bool last, std::string_view suffix) {
+  TFCC_TRY(ValueId v, im.input(input));
+  if (last && im.rank(v) == 3) return transpose(im, v, {0, 2, 1}, suffix);
+  return v;
+}
+
+// So many tokens behind past_state, or zeros, a weight sees at most.
+constexpr int64_t kMostReach = 1 << 20;
+
+// Each token and those before it, of which the first may be in past_state.
+Result<Window> read_causal_window(Importer& im, bool last) {
   Window c;
-  TFCC_TRY(c.x, im.input(0));
+  TFCC_TRY(c.x, by_channel(im, 0, last, ".by_channel"));
   TFCC_TRY(c.w, im.input(1));
   TFCC_TRY_VOID(require_float(im, c.x));
-  const DType dtype = im.type(c.x).dtype;
-  const Dims dw = im.dims(c.w);
-  Dims to = im.dims(c.x);
-  const auto channels = dw.size() == 3 ? ir::as_int(dw[0]) : std::nullopt;
-  const auto taps = dw.size() == 3 ? ir::as_int(dw[2]) : std::nullopt;
+  const Dims d = im.dims(c.x), dw = im.dims(c.w);
+  const int64_t channels = dw.size() == 3 ? ir::as_int(dw[0]).value_or(0) : 0,
+                taps = dw.size() == 3 ? ir::as_int(dw[2]).value_or(0) : 0;
   const std::string misfit = fmt::format("weights {} do not fit input {}",
                                          ir::to_string(im.type(c.w)), ir::to_string(im.type(c.x)));
-  if (to.size() != 3 || !channels || *channels < 1 || !taps || *taps < 1 ||
-      im.type(c.w).dtype != dtype || !ir::is_int(dw[1], 1)) {
+  if (d.size() != 3 || channels < 1 || taps < 1 || im.type(c.w).dtype != im.type(c.x).dtype ||
+      !ir::is_int(dw[1], 1)) {
     return im.fail(ErrorCode::shape, misfit);
   }
-  TFCC_TRY(to[1], im.unify(to[1], dw[0], misfit));
-  c.axes = 1, c.group_inputs = 1, c.groups = c.outputs = *channels;
-  c.kernel = {*taps}, c.strides = {1}, c.dilations = {1};
-  const ExprRef before = im.integer(*taps - 1);
-  c.before = {before}, c.after = {im.integer(0)};
+  TFCC_TRY([[maybe_unused]] ExprRef same, im.unify(d[1], dw[0], misfit));
+  const int64_t dilation = im.attr_int("dilation", 1);
+  if (dilation < 1 || dilation > kMostReach || taps - 1 > kMostReach / dilation)
+    return im.fail(ErrorCode::bad_file, fmt::format("dilation {} is out of range", dilation));
+  const int64_t reach = (taps - 1) * dilation;
+  c.axes = 1, c.group_inputs = 1, c.groups = c.outputs = channels;
+  c.kernel = {taps}, c.strides = {1}, c.dilations = {dilation};
+  c.before = {im.integer(reach)}, c.after = {im.integer(0)};
   c.has_bias = im.has_input(2);
   if (c.has_bias) {
     TFCC_TRY(c.bias, im.input(2));
@@ -327,26 +351,53 @@ Result<void> import_causal_conv_with_state(Importer& im) {
     TFCC_TRY([[maybe_unused]] ExprRef n,
              im.unify(im.dims(c.bias)[0], dw[0], "the bias does not fit the channels"));
   }
-  if (im.has_input(3)) {
-    TFCC_TRY(ValueId past, im.input(3));
-    const std::string short_past =
-        fmt::format("past_state {} has not {} tokens", ir::to_string(im.type(past)), *taps - 1);
-    if (im.rank(past) != 3) return im.fail(ErrorCode::shape, short_past);
-    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(past)[2], before, short_past));
-    TFCC_TRY(c.x, concat(im, {past, c.x}, 2, ".with_past"));
-    c.before = {im.integer(0)};
+  if (!im.has_input(3)) return c;
+  TFCC_TRY(ValueId past, by_channel(im, 3, last, ".past_by_channel"));
+  const std::string short_past =
+      fmt::format("past_state {} has not {} tokens", ir::to_string(im.type(past)), reach);
+  if (im.rank(past) != 3) return im.fail(ErrorCode::shape, short_past);
+  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(past)[2], c.before[0], short_past));
+  TFCC_TRY(c.x, concat(im, {past, c.x}, 2, ".with_past"));
+  c.before = {im.integer(0)};
+  return c;
+}
+
+}  // namespace
+
+// Each channel over the tokens so far (opset 27, and of com.microsoft): x behind past_state, or behind
+// zeros. What the next run has for its past_state are the last k - 1 of these.
+Result<void> import_causal_conv_with_state(Importer& im) {
+  const std::string activation = im.attr_string("activation", "none");
+  if (activation != "none" && activation != "silu" && activation != "swish") {
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("activation \"{}\" is not known", escaped(activation)));
   }
+  TFCC_TRY_VOID(refuse_other_states(im));
+  const bool last = im.attr_int("channels_last", 0) != 0;
+  TFCC_TRY(Window c, read_causal_window(im, last));
+  const Dims given = im.dims(*im.input(0)),
+             to{given[0], im.integer(c.outputs), given[last ? 1 : 2]};
+  const DType dtype = im.type(c.x).dtype;
   const Indices at = im.index_vars(to);
   ExprRef y = with_bias(im, c, im.element(sum_of_windows(im, c, to, ".sum"), at), at[1]);
   if (activation != "none") {
     const ExprRef one = im.pool().real(1, y->type);
     y = ir::mul(y, ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(y)))));
   }
-  im.define(0, y, dtype, to);
+  const auto define = [&](size_t output, ExprRef e, const Dims& dims) {
+    if (!last) {
+      im.define(output, e, dtype, dims);
+      return;
+    }
+    const ValueId value = im.pointwise(e, dtype, dims, fmt::format(".output{}", output));
+    im.define(output, transpose(im, value, {0, 2, 1}, fmt::format(".rows{}", output)));
+  };
+  define(0, y, to);
   if (wants_output(im, 1)) {
-    const Dims kept{to[0], to[1], before};
+    const Dims kept{to[0], to[1], im.integer((c.kernel[0] - 1) * c.dilations[0])};
     const Indices k = im.index_vars(kept);
-    im.define(1, seen(im, c, k[0], k[1], {to[2]}, {k[2]}), dtype, kept);
+    c.dilations = {1};
+    define(1, seen(im, c, k[0], k[1], {to[2]}, {k[2]}), kept);
   }
   return {};
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// LinearAttention (opset 27): a running sum S of k v^T that the queries read. Tokens are weighed
+// LinearAttention (opset 27, and of com.microsoft): a running sum S of k v^T that the queries read. Tokens are weighed
 // under a triangle, which raise-linear-attention takes for its op; a state from before is what one
 // more product reads. A decay of each channel (GLA, RWKV-6) is no factor of a product of rows: such
 // weights are summed pair by pair. With a delta rule what is added depends on S: the values are
 // those that solve a triangle of equations (the WY form of Yang et al., 2024), or those of one step.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -22,7 +23,8 @@ constexpr double kForgotten = -110;    // as a decay
 
 struct Recurrence {
   bool gated = false, delta = false;
-  ExprRef heads, kv_heads, group;  // group: heads of q that share one of k
+  ExprRef heads, kv_heads, group;  // of the result, and of the state; group: heads that share one
+  ExprRef q_heads;                 // of com.microsoft there may be fewer
   ExprRef batch, tokens, d, dv;
   ValueId q, k, v;                           // f32 [B,heads,T,..]
   std::optional<ValueId> past, decay, beta;  // f32 [B,kv_heads,d,dv], [B,T,.], [B,T,.]
@@ -84,15 +86,23 @@ ExprRef of_channel(Importer& im, const Recurrence& r, ValueId v, Indices lead, E
 
 ExprRef fade(ExprRef decay) { return ir::unary(ir::ExprKind::exp, decay); }
 
-// For each head of q the head of k, v or a state that it reads.
-ValueId shared(Importer& im, const Recurrence& r, ValueId x, std::string_view suffix) {
-  if (ir::is_int(r.group, 1)) return x;
+// Heads of x [B,n,..] side by side, each as often as makes `heads` of them.
+ValueId repeated(Importer& im, ValueId x, ExprRef heads, std::string_view suffix) {
   Dims d = im.dims(x);
-  d[1] = r.heads;
+  if (d[1] == heads) return x;
+  const ExprRef times = ir::div(heads, d[1]);
+  d[1] = heads;
   Indices at = im.index_vars(d);
-  at[1] = ir::div(at[1], r.group);
+  at[1] = ir::div(at[1], times);
   return im.pointwise(im.element(x, at), DType::f32, d, suffix);
 }
+
+// For each head of the result the head of k, v or a state that it reads.
+ValueId shared(Importer& im, const Recurrence& r, ValueId x, std::string_view suffix) {
+  return repeated(im, x, r.heads, suffix);
+}
+
+bool is_microsoft(const Importer& im) { return im.node->domain == "com.microsoft"; }
 
 Result<void> read_rule(Importer& im, Recurrence& r) {
   const std::string rule = im.attr_string("update_rule", "gated_delta");
@@ -103,12 +113,28 @@ Result<void> read_rule(Importer& im, Recurrence& r) {
   r.gated = rule.starts_with("gated");
   r.delta = rule.ends_with("delta");
   const int64_t heads = im.attr_int("q_num_heads", 0), kv = im.attr_int("kv_num_heads", 0);
-  if (kv < 1 || heads < kv || heads % kv != 0) {
+  const bool fewer = is_microsoft(im) && heads > 0 && kv % heads == 0;
+  if (kv < 1 || (!fewer && (heads < kv || heads % kv != 0))) {
     return im.fail(ErrorCode::bad_file,
                    fmt::format("q_num_heads {} is no multiple of kv_num_heads {}", heads, kv));
   }
-  r.heads = im.integer(heads), r.kv_heads = im.integer(kv), r.group = im.integer(heads / kv);
+  const int64_t all = std::max(heads, kv);
+  r.heads = im.integer(all), r.kv_heads = im.integer(kv), r.group = im.integer(all / kv);
+  r.q_heads = im.integer(heads);
+  const int64_t window = im.attr_int("state_window", 0);
+  if (window != 0)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("state_window {} is not supported, only 0", window));
   return {};
+}
+
+// The heads of k: those of the state, but of com.microsoft keys may have fewer, as the queries.
+ExprRef key_heads(Importer& im, const Recurrence& r) {
+  if (!is_microsoft(im) || im.rank(*im.input(1)) != 3) return r.kv_heads;
+  const auto all = ir::as_int(im.dims(*im.input(1))[2]), d = ir::as_int(r.d),
+             kv = ir::as_int(r.kv_heads);
+  if (!all || *all < *d || *all % *d != 0 || *kv % (*all / *d) != 0) return r.kv_heads;
+  return im.integer(*all / *d);
 }
 
 Result<void> read_gates(Importer& im, Recurrence& r) {
@@ -148,10 +174,12 @@ Result<Recurrence> read_recurrence(Importer& im) {
   Recurrence r;
   TFCC_TRY_VOID(read_rule(im, r));
   ExprRef dk = nullptr;
-  TFCC_TRY(r.q, heads_of(im, 0, r.heads, r.d, r));
-  TFCC_TRY(r.k, heads_of(im, 1, r.kv_heads, dk, r));
+  TFCC_TRY(r.q, heads_of(im, 0, r.q_heads, r.d, r));
+  TFCC_TRY(r.k, heads_of(im, 1, key_heads(im, r), dk, r));
   TFCC_TRY(r.v, heads_of(im, 2, r.kv_heads, r.dv, r));
   if (dk != r.d) return im.fail(ErrorCode::shape, "heads of query and key differ in size");
+  r.q = repeated(im, r.q, r.heads, ".query_of_each");
+  r.k = repeated(im, r.k, r.kv_heads, ".key_of_each");
   TFCC_TRY_VOID(read_gates(im, r));
   r.scale = im.attr_float("scale", 0);
   if (r.scale == 0) r.scale = 1 / std::sqrt(static_cast<double>(*ir::as_int(r.d)));
@@ -223,7 +251,7 @@ ValueId weights(Importer& im, const Recurrence& r, std::optional<ValueId> decays
     return reduction(im, ir::ReduceKind::sum, faded(term, e), {r.d}, {DType::f32, dims},
                      name("weights"));
   }
-  const ValueId keys = of.group == r.group ? shared(im, r, r.k, name("keys")) : r.k;
+  const ValueId keys = repeated(im, r.k, of.heads, name("keys"));
   ValueId scores = product(im, of.rows, keys, true, dims, name("scores"));
   return im.pointwise(faded(im.element(scores, at), im.integer(0)), DType::f32, dims,
                       name("weights"));
@@ -241,7 +269,7 @@ ValueId read_past(Importer& im, const Recurrence& r, std::optional<ValueId> deca
   }
   const auto name = [&](std::string_view what) { return fmt::format(".{}_{}", of.name, what); };
   ValueId faded = im.pointwise(row, DType::f32, dims, name("faded"));
-  const ValueId states = of.group == r.group ? shared(im, r, *r.past, name("states")) : *r.past;
+  const ValueId states = repeated(im, *r.past, of.heads, name("states"));
   return product(im, faded, states, false, {r.batch, of.heads, r.tokens, r.dv}, name("past"));
 }
 

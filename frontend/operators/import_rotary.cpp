@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // RotaryEmbedding: the operator of ONNX 23 and that of com.microsoft, which takes its inputs in
-// another order.
+// another order; MRotaryEmbedding, whose columns turn by three positions of a token.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "frontend/operators/attention.h"
 
 namespace tfcc::frontend {
 namespace {
+
+constexpr int64_t kWidest = int64_t{1} << 30;  // of caches; twice as much must fit
 
 struct Rotary {
   ValueId x, cos, sin;
@@ -79,7 +83,6 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   if (!columns)
     return im.fail(ErrorCode::unsupported,
                    "the width of the cos cache must be known at compile time");
-  constexpr int64_t kWidest = int64_t{1} << 30;  // twice as much must fit
   if (*columns > kWidest)
     return im.fail(ErrorCode::shape,
                    fmt::format("a cos cache of width {} is not supported", *columns));
@@ -135,7 +138,9 @@ Result<void> import_rotary_embedding(Importer& im) {
   return import_rotary(im, r, im.attr_int("interleaved", 0) != 0);
 }
 
-Result<void> import_microsoft_rotary_embedding(Importer& im) {
+namespace {
+
+Result<Rotary> read_microsoft(Importer& im) {
   Rotary r;
   TFCC_TRY(r.x, im.input(0));
   TFCC_TRY(r.positions, integer_input(im, 1, "position_ids"));
@@ -150,6 +155,53 @@ Result<void> import_microsoft_rotary_embedding(Importer& im) {
   if (im.attr_int("is_packed_batching", 0))
     return im.fail(ErrorCode::unsupported,
                    "is_packed_batching is not supported; export a padded batch");
+  return r;
+}
+
+// Which of a token's positions (time, height, width) column c turns by: one section after the other,
+// or every third column where the section has as many.
+ExprRef stream_of(Importer& im, ExprRef c, const std::vector<int64_t>& sections, bool interleaved) {
+  const auto below = [&](int64_t n) { return ir::lt(c, im.integer(n)); };
+  const ExprRef t = im.integer(0), h = im.integer(1), w = im.integer(2);
+  if (!interleaved)
+    return ir::select(below(sections[0]), t, ir::select(below(sections[0] + sections[1]), h, w));
+  const ExprRef third = ir::mod(c, im.integer(3));
+  return ir::select(ir::logical_and(ir::eq(third, h), below(3 * sections[1])), h,
+                    ir::select(ir::logical_and(ir::eq(third, w), below(3 * sections[2])), w, t));
+}
+
+}  // namespace
+
+Result<void> import_microsoft_rotary_embedding(Importer& im) {
+  TFCC_TRY(const Rotary r, read_microsoft(im));
+  return import_rotary(im, r, im.attr_int("interleaved", 0) != 0);
+}
+
+// As a rotation by caches of each token, which are made first.
+Result<void> import_microsoft_m_rotary_embedding(Importer& im) {
+  TFCC_TRY(Rotary r, read_microsoft(im));
+  const auto sections = im.attr_ints("mrope_section").value_or(std::vector<int64_t>{});
+  const int64_t layout = im.attr_int("mrope_layout", 0);
+  const Dims cache = im.dims(r.cos), tokens = im.dims(*r.positions);
+  if (layout != 0 && layout != 1)
+    return im.fail(ErrorCode::bad_file, fmt::format("mrope_layout {} is not known", layout));
+  if (cache.size() != 2 || im.dims(r.sin) != cache)
+    return im.fail(ErrorCode::shape, "cos and sin must be [positions, size / 2]");
+  if (tokens.size() != 3 || !ir::is_int(tokens[0], 3))
+    return im.fail(ErrorCode::shape, "position_ids must be [3, batch, length]");
+  const int64_t columns = std::min(ir::as_int(cache[1]).value_or(-1), kWidest);
+  const auto fits = [&](int64_t n) { return n >= 0 && n <= columns; };
+  if (sections.size() != 3 || !std::all_of(sections.begin(), sections.end(), fits) ||
+      sections[0] + sections[1] + sections[2] != columns)
+    return im.fail(ErrorCode::bad_file, "mrope_section has not the columns of the caches");
+  const Dims dims{tokens[1], tokens[2], cache[1]};
+  const Indices at = im.index_vars(dims);
+  const ExprRef p =
+      im.element(*r.positions, {stream_of(im, at[2], sections, layout == 1), at[0], at[1]});
+  TFCC_TRY(ExprRef row, im.gather_index(p, cache[0]));
+  r.cos = im.pointwise(im.element(r.cos, {row, at[2]}), im.type(r.cos).dtype, dims, ".cos");
+  r.sin = im.pointwise(im.element(r.sin, {row, at[2]}), im.type(r.sin).dtype, dims, ".sin");
+  r.positions.reset();
   return import_rotary(im, r, im.attr_int("interleaved", 0) != 0);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "frontend/operators/attention.h"
+#include "frontend/operators/elementwise.h"
 #include "frontend/operators/norm.h"
 
 namespace tfcc::frontend {
@@ -141,6 +142,48 @@ Result<void> import_microsoft_embed_layer_normalization(Importer& im) {
   im.define(0, y);
   im.define(2, sum);
   return define_mask_index(im, {dims[0]}, im.type(ids).dtype);
+}
+
+// x / rms(x) scale activation(gate), by groups of as many neighbours as scale has, in f32.
+Result<void> import_microsoft_gated_rms_norm(Importer& im) {
+  const std::string activation = im.attr_string("activation", "silu");
+  if (activation != "silu" && activation != "swish" && activation != "sigmoid")
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("activation \"{}\" is not known", escaped(activation)));
+  TFCC_TRY(ValueId x, im.input(0));
+  TFCC_TRY(ValueId scale, im.input(1));
+  TFCC_TRY(ValueId gate, im.input(2));
+  for (ValueId v : {x, scale, gate}) {
+    TFCC_TRY_VOID(require_float(im, v));
+  }
+  const Type t = im.type(x);
+  const int64_t width = t.dims.empty() ? 0 : ir::as_int(t.dims.back()).value_or(0),
+                group = im.rank(scale) == 1 ? ir::as_int(im.dims(scale)[0]).value_or(0) : 0;
+  if (width < 1 || group < 1 || width % group != 0 || im.rank(gate) != t.dims.size())
+    return im.fail(ErrorCode::shape,
+                   fmt::format("scale {} and gate {} do not fit {}", ir::to_string(im.type(scale)),
+                               ir::to_string(im.type(gate)), ir::to_string(t)));
+  for (size_t k = 0; k < t.dims.size(); ++k) {
+    TFCC_TRY([[maybe_unused]] ExprRef n,
+             im.unify(im.dims(gate)[k], t.dims[k], "the gate has other sizes"));
+  }
+  const auto wide = [&](ValueId v, const char* suffix) {
+    const Dims d = im.dims(v);
+    if (im.type(v).dtype == DType::f32) return v;
+    return im.pointwise(im.element(v, im.index_vars(d)), DType::f32, d, suffix);
+  };
+  Dims rows = t.dims;
+  rows.back() = im.integer(width / group);
+  rows.push_back(im.integer(group));
+  TFCC_TRY(ValueId normed,
+           norm_op(im, ir::NormKind::rms, reshape(im, wide(x, ".wide"), rows, ".groups"),
+                   wide(scale, ".scale"), std::nullopt, im.attr_float("epsilon", 1e-5f),
+                   im.value_name(0) + ".normed"));
+  const Indices at = im.index_vars(t.dims);
+  const ExprRef e = im.element(reshape(im, normed, t.dims, ".rows"), at), z = im.element(gate, at),
+                s = sigmoid(z);
+  im.define(0, ir::mul(e, activation == "sigmoid" ? s : ir::mul(z, s)), t.dtype, t.dims);
+  return {};
 }
 
 }  // namespace tfcc::frontend

@@ -110,6 +110,7 @@ FORMS = {
     "Where": "out = Where (p, x, y)",
     "com.microsoft.Attention": "out = com.microsoft.Attention <num_heads = 2> (tokens, wide, wide_bias)",
     "com.microsoft.BiasGelu": "out = com.microsoft.BiasGelu (x, v)",
+    "com.microsoft.CausalConvWithState": "taps = Slice (filter, zero1, one1, one1); out, last = com.microsoft.CausalConvWithState (image, taps)",
     "com.microsoft.DecoderMaskedMultiHeadAttention": "q = Slice (tokens, zero1, one1, one1); out = com.microsoft.DecoderMaskedMultiHeadAttention <num_heads = 2> (q, q, q)",
     "com.microsoft.DequantizeLinear": scalar("scale", 0.5, "float") + "; out = com.microsoft.DequantizeLinear (x, scale)",
     "com.microsoft.DynamicQuantizeMatMul": "w8 = Cast <to = 3> (fw); " + scalar("scale", 0.5, "float") + "; out = com.microsoft.DynamicQuantizeMatMul (x, w8, scale)",
@@ -118,11 +119,17 @@ FORMS = {
     "com.microsoft.FastGelu": "out = com.microsoft.FastGelu (x, v)",
     "com.microsoft.FusedGemm": constant("to", [6, 4]) + "; rows = Reshape (x, to); out = com.microsoft.FusedGemm <activation = \"Tanh\"> (rows, w, u)",
     "com.microsoft.FusedMatMul": "out = com.microsoft.FusedMatMul <alpha = 0.5> (x, w)",
+    "com.microsoft.GatedRMSNorm": "out = com.microsoft.GatedRMSNorm (x, v, y)",
     "com.microsoft.GatherBlockQuantized": constant("bytes", [17] * 32, "uint8") + "; " + constant("to", [4, 8]) + "; packed = Reshape (bytes, to); four = CastLike (ones4, tokens); "
         + constant("column", [4, 1]) + "; scales = Reshape (four, column); " + constant("at", [1, 0, 3]) + "; out = com.microsoft.GatherBlockQuantized <bits = 4, block_size = 16> (packed, at, scales)",
     "com.microsoft.Gelu": "out = com.microsoft.Gelu (x)",
     "com.microsoft.GroupQueryAttention": constant("ends", [2], "int32") + "; " + scalar("total", 3, "int32")
         + "; out, k, v2 = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2> (tokens, tokens, tokens, , , ends, total)",
+    "com.microsoft.LinearAttention": "decay = Slice (tokens, zero1, two1, two1); "
+        "out, state = com.microsoft.LinearAttention <q_num_heads = 2, kv_num_heads = 2, update_rule = \"gated\"> (tokens, tokens, tokens, , decay)",
+    "com.microsoft.LinearAttentionGate": "out, rates = com.microsoft.LinearAttentionGate (x, v, v, y)",
+    "com.microsoft.MRotaryEmbedding": constant("at", [0, 1, 2, 0, 2, 1, 1, 0, 5]) + "; " + constant("streams", [3, 1, 3]) + "; positions = Reshape (at, streams); "
+        "out = com.microsoft.MRotaryEmbedding <mrope_section = [2, 1, 1]> (heads, positions, angle_table, angle_table)",
     "com.microsoft.MatMulIntegerToFloat": scalar("scale", 0.5, "float") + "; out = com.microsoft.MatMulIntegerToFloat (x, w, scale, scale)",
     "com.microsoft.MatMulNBits": constant("bytes", [17] * 32, "uint8") + "; " + constant("to", [4, 1, 8]) + "; packed = Reshape (bytes, to); scales = CastLike (ones4, tokens); "
         "out = com.microsoft.MatMulNBits <K = 16, N = 4, bits = 4, block_size = 16> (tokens, packed, scales)",

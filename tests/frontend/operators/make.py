@@ -69,8 +69,9 @@ def block(text, runs):
 
 def main():
     import cases
+    import hybrid_cases
     import recent_cases
-    files = {**cases.FILES, **recent_cases.FILES}
+    files = {**cases.FILES, **recent_cases.FILES, **hybrid_cases.FILES}
     for name in sys.argv[1:] or sorted(files):
         comment, blocks = files[name]
         (HERE / f"{name}.onnxtxt").write_text(f"# {comment} Made by make.py.\n" + "\n".join(block(*b) for b in blocks))
