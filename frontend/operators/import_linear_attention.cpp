@@ -129,10 +129,10 @@ Result<void> read_rule(Importer& im, Recurrence& r) {
 }
 
 // The heads of k: those of the state, but of com.microsoft keys may have fewer, as the queries.
-ExprRef key_heads(Importer& im, const Recurrence& r) {
-  if (!is_microsoft(im) || im.rank(*im.input(1)) != 3) return r.kv_heads;
-  const auto all = ir::as_int(im.dims(*im.input(1))[2]), d = ir::as_int(r.d),
-             kv = ir::as_int(r.kv_heads);
+Result<ExprRef> key_heads(Importer& im, const Recurrence& r) {
+  TFCC_TRY(ValueId k, im.input(1));
+  if (!is_microsoft(im) || im.rank(k) != 3) return r.kv_heads;
+  const auto all = ir::as_int(im.dims(k)[2]), d = ir::as_int(r.d), kv = ir::as_int(r.kv_heads);
   if (!all || *all < *d || *all % *d != 0 || *kv % (*all / *d) != 0) return r.kv_heads;
   return im.integer(*all / *d);
 }
@@ -175,7 +175,8 @@ Result<Recurrence> read_recurrence(Importer& im) {
   TFCC_TRY_VOID(read_rule(im, r));
   ExprRef dk = nullptr;
   TFCC_TRY(r.q, heads_of(im, 0, r.q_heads, r.d, r));
-  TFCC_TRY(r.k, heads_of(im, 1, key_heads(im, r), dk, r));
+  TFCC_TRY(ExprRef keys, key_heads(im, r));
+  TFCC_TRY(r.k, heads_of(im, 1, keys, dk, r));
   TFCC_TRY(r.v, heads_of(im, 2, r.kv_heads, r.dv, r));
   if (dk != r.d) return im.fail(ErrorCode::shape, "heads of query and key differ in size");
   r.q = repeated(im, r.q, r.heads, ".query_of_each");
