@@ -15,7 +15,7 @@
 //   before: %c = concat(%s, %sinks); %p = softmax(%c); %o = matmul(%p[.., :-1], %v)
 //   after:  %ctx = attention(%q2, %k2, %v2, %sinks) {sink = (b,h) => %sinks[h], ..}
 // Requires: the score reads the product at its own row and column alone; probabilities and scores
-// have no other use; heads are known and at most 256 wide.
+// have no other use; heads are known, at most 65535 of them, and at most 256 wide.
 #include <algorithm>
 
 #include "passes/heads.h"
@@ -94,6 +94,7 @@ class Fuser {
     }
     const auto d = head_dims(g_, leading(dims), among);
     if (!d) return miss("the number of heads is not known at compile time");
+    if (d->heads > kMostHeads) return miss("there are more than 65535 heads");
     d_ = *d;
     keys_ = dims.back();
     at_ =

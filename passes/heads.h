@@ -9,6 +9,9 @@
 
 namespace tfcc::passes {
 
+/// Of an attention. Passes try how many of them share a key.
+inline constexpr int64_t kMostHeads = 65535;
+
 /// A tensor of batch * heads matrices, in any number of leading dims.
 struct HeadDims {
   ExprRef batch = nullptr;

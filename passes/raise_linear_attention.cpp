@@ -138,6 +138,7 @@ class Fuser {
     if (!heads)
       return miss(
           "the number of heads is not known at compile time, or the sum runs along another axis than the tokens");
+    if (heads->heads > kMostHeads) return miss("there are more than 65535 heads");
     heads_ = *heads;
     return true;
   }
