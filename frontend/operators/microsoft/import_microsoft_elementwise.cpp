@@ -55,7 +55,7 @@ Result<void> import_microsoft_linear_attention_gate(Importer& im) {
                                                    ir::to_string(im.type(v)), ir::to_string(t)));
     TFCC_TRY([[maybe_unused]] ExprRef n,
              im.unify(im.dims(v)[0], t.dims.back(), "dt_bias or decay_scale has other heads"));
-    return im.element(v, {at.back()});
+    return ir::convert(im.element(v, {at.back()}), ir::scalar_of(t.dtype));
   };
   TFCC_TRY(ExprRef bias, by_head(1));
   TFCC_TRY(ExprRef scale, by_head(2));

@@ -155,6 +155,9 @@ Result<void> import_microsoft_gated_rms_norm(Importer& im) {
   TFCC_TRY(ValueId gate, im.input(2));
   for (ValueId v : {x, scale, gate}) {
     TFCC_TRY_VOID(require_float(im, v));
+    if (im.type(v).dtype == DType::f64)
+      return im.fail(ErrorCode::unsupported,
+                     "X, scale or gate is f64; f32, f16 and bf16 are supported");
   }
   const Type t = im.type(x);
   const int64_t width = t.dims.empty() ? 0 : ir::as_int(t.dims.back()).value_or(0),
