@@ -6,13 +6,13 @@
 //   after:  %y = norm(@g, @b, %ids, @word, @position) {body = (i,j,k) => @word[bounded(%ids[i,j], 200, 0),k] + @position[j,k], ..}
 //   with other uses of %e:  %y, %e = norm(...)
 // Requires: %e is no f64; its body reads along the rows, is small and has no costly function,
-// because a row may be computed three times; the body does not load gamma or beta, and neither may
-// be made of %e: where that has other uses, it is computed before it.
+// because a row may be computed three times; the body does not load gamma or beta, and neither is
+// made of %e.
 #include <algorithm>
-#include <unordered_map>
 
 #include "ir/norm.h"
 #include "passes/match.h"
+#include "passes/norm_argument.h"
 #include "passes/passes.h"
 
 namespace tfcc::passes {
@@ -49,10 +49,8 @@ const char* obstacle(ExprRef body, ExprRef last) {
 
 PassReport fuse_embedding(Graph& graph) {
   PassReport report;
-  const std::vector<OpId> order(graph.order());
-  std::unordered_map<OpId, size_t> place;
-  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  for (OpId o : order) {
+  const NormArguments arguments(graph);
+  for (OpId o : std::vector<OpId>(graph.order())) {
     if (graph.op(o).kind != OpKind::norm || graph.op(o).results.size() > 1) continue;
     const auto of = ir::normed_value(graph, o);
     if (!of) continue;
@@ -81,14 +79,8 @@ PassReport fuse_embedding(Graph& graph) {
     std::vector<ir::Type> types{graph.value(y).type};
     std::vector<std::string> names{graph.value(y).name};
     const bool keep = graph.use_count(e) > 1;
-    const auto later =
-        [&](std::optional<ValueId> w) {  // it is e, may be made of it, or is of a new op
-          if (!w || !graph.def(*w) || graph.is_constant(*w)) return false;
-          const auto at = place.find(graph.value(*w).def);
-          return at == place.end() || at->second >= place.at(graph.value(e).def);
-        };
-    if (keep && (later(norm.gamma) || later(norm.beta))) {
-      miss("gamma or beta may be made of the norm's argument");
+    if (keep && arguments.is_in_weights(graph, norm, e)) {
+      miss("gamma or beta is made of the norm's argument");
       continue;
     }
     if (keep) {

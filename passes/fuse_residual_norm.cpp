@@ -3,9 +3,11 @@
 //   before: %s = pointwise(%m, @bias, %x) {body = (i,j,k) => %m[i,j,k] + @bias[k] + %x[i,j,k]}; %y = norm(@g, @b, %s) {body = (i,j,k) => %s[i,j,k], ..}
 //   after:  %y = norm(@g, @b, %m, %x, @bias) {body = (i,j,k) => %m[i,j,k] + %x[i,j,k] + @bias[k], ..}
 //   with other uses of %s:  %y, %s = norm(...)
-// Requires: two addends of the type of %s, and at most one rank-1 bias on the last axis.
+// Requires: two addends of the type of %s, and at most one rank-1 bias on the last axis; gamma and
+// beta are not made of %s.
 #include "ir/norm.h"
 #include "passes/match.h"
+#include "passes/norm_argument.h"
 #include "passes/passes.h"
 
 namespace tfcc::passes {
@@ -34,6 +36,7 @@ std::optional<ir::NormedSum> as_sum(const Graph& g, ValueId s, const Indices& at
 
 PassReport fuse_residual_norm(Graph& graph) {
   PassReport report;
+  const NormArguments arguments(graph);
   for (OpId o : std::vector<OpId>(graph.order())) {
     if (graph.op(o).kind != OpKind::norm || graph.op(o).results.size() > 1) continue;
     const auto of = ir::normed_value(graph, o);
@@ -47,9 +50,14 @@ PassReport fuse_residual_norm(Graph& graph) {
       report.misses.push_back({label(graph, o), reason});
       continue;
     }
-    ir::NormParts parts = ir::norm_parts(
-        ir::norm_of(graph.op(o)), ir::sum_before_norm(graph, *sum, ir::indices_of(graph, y)));
+    const ir::NormOf norm = ir::norm_of(graph.op(o));
     const bool keep_sum = graph.use_count(s) > 1;
+    if (keep_sum && arguments.is_in_weights(graph, norm, s)) {
+      report.misses.push_back({label(graph, o), "gamma or beta is made of the norm's argument"});
+      continue;
+    }
+    ir::NormParts parts =
+        ir::norm_parts(norm, ir::sum_before_norm(graph, *sum, ir::indices_of(graph, y)));
     std::vector<ir::Type> types{graph.value(y).type};
     if (keep_sum) types.push_back(graph.value(s).type);
     std::vector<std::string> names{graph.value(y).name};
