@@ -20,6 +20,9 @@ ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b);
 
 Result<void> require_float(Importer& im, ValueId v);
 
+/// A float tensor as f32.
+ValueId wide(Importer& im, ValueId v, std::string_view suffix);
+
 /// Of real expressions: log(1 + exp(x)) and 1 / (1 + exp(-x)).
 ExprRef softplus(ExprRef x);
 ExprRef sigmoid(ExprRef x);

@@ -380,10 +380,7 @@ Result<void> import_causal_conv_with_state(Importer& im) {
   const DType dtype = im.type(c.x).dtype;
   const Indices at = im.index_vars(to);
   ExprRef y = with_bias(im, c, im.element(sum_of_windows(im, c, to, ".sum"), at), at[1]);
-  if (activation != "none") {
-    const ExprRef one = im.pool().real(1, y->type);
-    y = ir::mul(y, ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(y)))));
-  }
+  if (activation != "none") y = ir::mul(y, sigmoid(y));
   const auto define = [&](size_t output, ExprRef e, const Dims& dims) {
     if (!last) {
       im.define(output, e, dtype, dims);

@@ -9,6 +9,12 @@ namespace tfcc::frontend {
 
 using ir::ExprKind;
 
+ValueId wide(Importer& im, ValueId v, std::string_view suffix) {
+  if (im.type(v).dtype == DType::f32) return v;
+  const Dims d = im.dims(v);
+  return im.pointwise(im.element(v, im.index_vars(d)), DType::f32, d, suffix);
+}
+
 Result<void> require_float(Importer& im, ValueId v) {
   if (is_float(im.type(v).dtype)) return {};
   return im.fail(ErrorCode::unsupported, fmt::format("input has type {}; a float type is needed",

@@ -40,13 +40,6 @@ ValueId product(Importer& im, ValueId a, ValueId b, bool trans_b, const Dims& to
                       im.value_name(0) + std::string(suffix), im.node->name);
 }
 
-// A float tensor as f32.
-ValueId wide(Importer& im, ValueId v, std::string_view suffix) {
-  if (im.type(v).dtype == DType::f32) return v;
-  const Dims d = im.dims(v);
-  return im.pointwise(im.element(v, im.index_vars(d)), DType::f32, d, suffix);
-}
-
 Result<void> require_real(Importer& im, ValueId v, std::string_view role) {
   TFCC_TRY_VOID(require_float(im, v));
   if (im.type(v).dtype != DType::f64) return {};

@@ -170,17 +170,12 @@ Result<void> import_microsoft_gated_rms_norm(Importer& im) {
     TFCC_TRY([[maybe_unused]] ExprRef n,
              im.unify(im.dims(gate)[k], t.dims[k], "the gate has other sizes"));
   }
-  const auto wide = [&](ValueId v, const char* suffix) {
-    const Dims d = im.dims(v);
-    if (im.type(v).dtype == DType::f32) return v;
-    return im.pointwise(im.element(v, im.index_vars(d)), DType::f32, d, suffix);
-  };
   Dims rows = t.dims;
   rows.back() = im.integer(width / group);
   rows.push_back(im.integer(group));
   TFCC_TRY(ValueId normed,
-           norm_op(im, ir::NormKind::rms, reshape(im, wide(x, ".wide"), rows, ".groups"),
-                   wide(scale, ".scale"), std::nullopt, im.attr_float("epsilon", 1e-5f),
+           norm_op(im, ir::NormKind::rms, reshape(im, wide(im, x, ".wide"), rows, ".groups"),
+                   wide(im, scale, ".scale"), std::nullopt, im.attr_float("epsilon", 1e-5f),
                    im.value_name(0) + ".normed"));
   const Indices at = im.index_vars(t.dims);
   const ExprRef e = im.element(reshape(im, normed, t.dims, ".rows"), at), z = im.element(gate, at),
