@@ -14,7 +14,7 @@ bool NormArguments::is_in_weights(const Graph& graph, const ir::NormOf& norm, Va
 }
 
 bool NormArguments::is_in(const Graph& graph, ValueId v, ValueId e) const {
-  constexpr size_t kLongWay = 64;
+  constexpr size_t kLongWay = 16;
   const size_t of_e = place_.at(graph.value(e).def);
   std::vector<ValueId> next{v};
   std::unordered_set<ValueId> seen;
@@ -22,7 +22,8 @@ bool NormArguments::is_in(const Graph& graph, ValueId v, ValueId e) const {
     const ValueId x = next.back();
     next.pop_back();
     if (x == e) return true;
-    if (!graph.def(x) || !seen.insert(x).second) continue;
+    if (!graph.def(x)) continue;
+    if (!seen.insert(x).second) continue;  // cost: its operands wait already
     if (seen.size() > kLongWay) return true;
     const auto at = place_.find(graph.value(x).def);  // an op of this pass has none
     if (at != place_.end() && at->second < of_e) continue;
