@@ -188,6 +188,14 @@ struct KvAppendAttrs {
   template <class V> void visit(V&&) {}
 };
 
+/// y, state' = earlier_rows(x, first, from, to, state): y[0,t,l,c] is row l + 1 before row t of x
+/// [1,T,C], of the same sequence. Rows first[n] .. first[n + 1] are those of sequence n; before them
+/// are the rows in slot from[n] of state [slots,1,L,C], the last one first, and its last L rows are
+/// left in slot to[n], in place.
+struct EarlierRowsAttrs {
+  template <class V> void visit(V&&) {}
+};
+
 /// tokens, log_probabilities = sample(logits, ids, wanted, positions, sampling, draw, seen): the
 /// token that follows each row of logits. Rows, their options and the order of choice: ir/ops.md.
 struct SampleAttrs {
@@ -303,8 +311,9 @@ struct LinearAttentionAttrs {
   bool k_softmax() const { return softmax && *softmax != FeatureSoftmax::q; }
 };
 
-using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,
-                           GroupedMatmulAttrs, SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs,
-                           KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs, SampleAttrs>;
+using Attrs =
+    std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,
+                 GroupedMatmulAttrs, SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs, KvAppendAttrs,
+                 EarlierRowsAttrs, LinearAttentionAttrs, AttentionAttrs, SampleAttrs>;
 
 }  // namespace tfcc::ir

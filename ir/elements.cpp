@@ -262,11 +262,12 @@ Graph with_own_pool(const Graph& graph) {
 }
 
 std::span<const StateOf> states_of(const Op& op) {
-  static constexpr StateOf kCache[] = {{0, 0}, {1, 1}}, kSums[] = {{6, 1}};
+  static constexpr StateOf kCache[] = {{0, 0}, {1, 1}}, kSums[] = {{6, 1}}, kRows[] = {{4, 1}};
   switch (op.kind) {
     case OpKind::kv_append:
     case OpKind::rope_append: return kCache;
     case OpKind::linear_attention_step: return kSums;
+    case OpKind::earlier_rows: return kRows;
     default: return {};
   }
 }

@@ -106,8 +106,8 @@ Graph with_own_pool(const Graph& graph);
 struct StateOf {
   size_t operand, result;
 };
-/// Of kv_append and rope_append the pages of a cache, of linear_attention_step the sums; of other
-/// ops none.
+/// Of kv_append and rope_append the pages of a cache, of linear_attention_step the sums, of
+/// earlier_rows the rows; of other ops none.
 std::span<const StateOf> states_of(const Op& op);
 /// Whether v is an input that is a state of an op.
 bool is_state_before(const Graph& graph, ValueId v);

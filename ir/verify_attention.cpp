@@ -31,6 +31,8 @@ bool is_pool(const Type& t) {
                      [](ExprRef d) { return as_int(d).value_or(0) > 0; });
 }
 
+}  // namespace
+
 void check_states(Rules r) {
   for (const StateOf s : states_of(r.op)) {
     const ValueId before = r.op.operands[s.operand];
@@ -47,8 +49,6 @@ void check_states(Rules r) {
         "a new state is no output with the name of the state, behind the outputs that are none");
   }
 }
-
-}  // namespace
 
 // Of both appends.
 static void check_append(Rules r) {

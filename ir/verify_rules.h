@@ -50,6 +50,8 @@ struct Rules {
 void check_rotation(Rules r, size_t first);
 /// Operand `gamma` is what the heads of q or x, operand `x` of `heads` heads, are multiplied by.
 void check_head_gamma(Rules r, size_t x, size_t gamma);
+/// A state is an input that the op alone reads, and its result an output of that name.
+void check_states(Rules r);
 /// The rules of one op, of its name.
 #define TFCC_OP(name, attrs, summary) void check_##name(Rules r);
 #include "ir/ops.def"

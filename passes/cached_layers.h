@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "passes/context_rows.h"
+#include "passes/shifted_rows.h"
 
 namespace tfcc::passes {
 
@@ -22,9 +22,9 @@ struct Layer {
   Appended keys, values;
 };
 
-class CachedLayers : protected ContextRows {
+class CachedLayers : protected ShiftedRows {
  protected:
-  using ContextRows::ContextRows;
+  using ShiftedRows::ShiftedRows;
 
   /// False if there is none, nor a linear one.
   bool find_attentions();

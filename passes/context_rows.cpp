@@ -57,9 +57,28 @@ void ContextRows::arrange() {
   g_.clean();
 }
 
+// A product of rows [B,C,S], which it reads turned.
+void ContextRows::turn_rows(OpId o) {
+  const ir::Op old = g_.op(o);
+  ir::MatmulAttrs attrs = old.as<ir::MatmulAttrs>();
+  const ir::Type& x = g_.value(old.operands[0]).type;
+  if (x.rank() != 3 || x.dims[2] != length_) return;
+  const ir::Type type{x.dtype, {x.dims[0], x.dims[2], x.dims[1]}};
+  const Indices at = ir::indices_of(pool_, type.dims);
+  const ir::Captured c = ir::capture(from_rows(old.operands[0], {at[0], at[2], at[1]}));
+  std::vector<ValueId> operands = old.operands;
+  operands[0] = g_.add_pointwise(c.operands, c.body, type, g_.value(old.operands[0]).name + ".rows",
+                                 old.origin);
+  attrs.trans_a = false;
+  const ir::Value& y = g_.value(old.results[0]);
+  g_.replace_uses(old.results[0],
+                  g_.add(OpKind::matmul, operands, attrs, y.type, y.name, old.origin));
+}
+
 // An op on rows whose tokens lie behind heads, or behind an axis of one.
 void ContextRows::put_tokens_first(OpId o) {
   const ir::Op old = g_.op(o);
+  if (old.kind == OpKind::matmul && old.as<ir::MatmulAttrs>().trans_a) return turn_rows(o);
   const bool of_operand = old.kind == OpKind::matmul || old.kind == OpKind::softmax;
   const bool of_body = old.kind == OpKind::norm || old.kind == OpKind::reduce;
   if (!of_operand && !of_body) return;

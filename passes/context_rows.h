@@ -43,6 +43,7 @@ class ContextRows : protected DecoderInputs {
     size_t axis = 0;  // of tokens
   };
   void put_tokens_first(OpId o);
+  void turn_rows(OpId o);
   void find_carried();
   void find_present(ValueId past, size_t axis);
   bool is_token_axis(ExprRef n) const;

@@ -160,7 +160,7 @@ ExprRef GivenInputs::guarded(ExprRef e) {
 // As the graph before had it.
 std::string GivenInputs::name_before(ValueId v) const {
   const std::string& name = g_.value(v).name;
-  return lifted_.count(v.value) && name.ends_with(kBefore)
+  return !is_made_.count(v.value) && name.ends_with(kBefore)
              ? name.substr(0, name.size() - kBefore.size())
              : name;
 }

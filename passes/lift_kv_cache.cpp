@@ -31,11 +31,14 @@
 // share keys, and the graph has no past. An export that takes its own sums as inputs is not lifted.
 //   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
 //   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
+// What a token reads of the few rows before it comes from a state too (passes/shifted_rows.h).
+//   after:  %e, %last = earlier_rows(%x, %first, %state_from, %state_to, %state.1) : f32[1,T,2,64], f32[C,1,2,64]
 // Rows of logits are computed for the tokens that are asked for; so is all between the last
 // attention and them. Runs after fuse-pointwise, when keys and values are one expression, and
 // before fuse-qkv, for which a past stands in the way.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -62,6 +65,7 @@ class Lifter : CachedLayers {
       return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
     arrange();
+    if (!find_shifted_rows()) return false;
     make_inputs();
     if (!find_layers() || !match_outputs()) return false;
     find_wanted();
@@ -109,7 +113,7 @@ class Lifter : CachedLayers {
       table_ = add_input("table", DType::i32, {sequences_, pages});
       longest_ = ir::mul(pages, pool_.integer(kPage));
     }
-    if (sums_) {
+    if (sums_ || !shifted_.empty()) {
       state_from_ = add_input("state_from", DType::i32, {sequences_});
       state_to_ = add_input("state_to", DType::i32, {sequences_});
     }
@@ -134,7 +138,7 @@ class Lifter : CachedLayers {
     std::vector<OpId> order = g_.order();
     for (size_t i = order.size(); i-- > 0;) {
       const ir::Op& op = g_.op(order[i]);
-      if (!is_row_op(order[i])) continue;
+      if (!is_row_op(order[i]) || is_earlier(op.results[0])) continue;
       const bool only = std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) {
         const auto& users = g_.value(r).users;
         return std::all_of(users.begin(), users.end(),
@@ -168,11 +172,26 @@ class Lifter : CachedLayers {
                made(g_.add_pointwise(c.operands, c.body, type, name_before(v) + ".wanted"));
   }
 
+  bool has_fixed_width(const ir::Op& op) const {
+    return std::ranges::all_of(op.results, [&](ValueId r) {
+      const auto& dims = g_.value(r).type.dims;
+      return std::all_of(dims.begin() + 2, dims.end(),
+                         [](ExprRef d) { return ir::as_int(d).has_value(); });
+    });
+  }
+
+  // The rows before tokens, which are lifted with those.
+  bool is_earlier(ValueId v) const {
+    return std::ranges::any_of(shifted_, [&](const Shifted& s) { return s.earlier == v; });
+  }
+
   void lift(OpId o) {
     if (g_.op(o).kind == OpKind::attention) return lift_attention(o);
     if (g_.op(o).kind == OpKind::linear_attention) return lift_sums(o);
     if (!is_row_op(o)) return;
+    if (is_earlier(g_.result(o))) return;  // cost: it stands for that already
     const ir::Op old = g_.op(o);
+    if (!has_fixed_width(old)) return not_lifted(old, "its rows are as wide as sizes say");
     const bool wanted = is_wanted(old.results[0]);
     const Row row = row_of(wanted);
     ir::Op op = old;
@@ -218,6 +237,29 @@ class Lifter : CachedLayers {
   void stands_for(ValueId before, ValueId after) {
     lifted_[before.value] = made(after);
     g_.set_replacement(before, after);
+    for (const Shifted& s : shifted_) {
+      if (s.rows == before) lift_earlier(s, after);
+    }
+  }
+
+  ExprRef state_slots() {
+    if (!state_slots_) state_slots_ = add_size("state_slots", 0, SizeRole::none);
+    return state_slots_;
+  }
+  std::string state_name() const { return "state." + std::to_string(states_.size() - 2 * caches_); }
+
+  // The rows before each token of `rows`.
+  void lift_earlier(const Shifted& s, ValueId rows) {
+    const ir::Type type = g_.value(rows).type;
+    ExprRef kept = pool_.integer(s.kept), width = type.dims[2];
+    const ValueId state =
+        add_input(state_name(), type.dtype, {state_slots(), pool_.integer(1), kept, width});
+    const OpId o = g_.add_op(
+        OpKind::earlier_rows, {rows, first_, state_from_, state_to_, state}, ir::EarlierRowsAttrs{},
+        {{type.dtype, {type.dims[0], type.dims[1], kept, width}}, g_.value(state).type},
+        {take_name(s.earlier), g_.value(rows).name + ".last"}, g_.op(g_.value(rows).def).origin);
+    states_.push_back({g_.value(state).name, made(g_.result(o, 1))});
+    stands_for(s.earlier, g_.result(o));
   }
 
   void not_lifted(const ir::Op& op, std::string why) {
@@ -341,10 +383,9 @@ class Lifter : CachedLayers {
     const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads +
                          ir::normalises(attrs),
                   d = *ir::as_int(g_.value(old.operands[1]).type.dims[2]) / attrs.kv_heads;
-    if (!state_slots_) state_slots_ = add_size("state_slots", 0, SizeRole::none);
     const ValueId state = add_input(
-        "state." + std::to_string(states_.size() - 2 * caches_), DType::f32,
-        {state_slots_, pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});
+        state_name(), DType::f32,
+        {state_slots(), pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});
     operands.insert(operands.end(), {first_, state_from_, state_to_, state});
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];

@@ -142,6 +142,7 @@ class Walk {
       case OpKind::kv_append:
       case OpKind::rope_append:
       case OpKind::sample:
+      case OpKind::earlier_rows:
       case OpKind::linear_attention_step: return;  // come after the masks are classified
       case OpKind::norm:
         read(ir::free_expr(g_, o, op.as<ir::NormAttrs>().body, along(at, rank_ - 1)));

@@ -28,7 +28,7 @@ const std::vector<Case>& all_cases() {
   static const std::vector<Case> kCases = [] {
     std::vector<Case> all;
     for (auto* part : {pointwise_cases, reduce_cases, matmul_cases, grouped_matmul_cases, row_cases,
-                       attention_cases, linear_attention_cases, sample_cases}) {
+                       attention_cases, linear_attention_cases, earlier_rows_cases, sample_cases}) {
       for (Case& c : part()) all.push_back(std::move(c));
     }
     return all;

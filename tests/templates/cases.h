@@ -50,6 +50,7 @@ std::vector<Case> grouped_matmul_cases();
 std::vector<Case> row_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> linear_attention_cases();
+std::vector<Case> earlier_rows_cases();
 std::vector<Case> sample_cases();
 /// All of them.
 const std::vector<Case>& all_cases();

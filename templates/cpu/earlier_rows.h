@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// earlier_rows: out[t, l] is row l + 1 before row t of x [rows, width], of the same sequence. Rows
+// [first[n], first[n + 1]) are those of sequence n. Before them are the rows in slot from[n] of
+// state [slots, kept, width], the last one first (outside of the slots: zeros). Its last `kept`
+// rows go to slot to[n] (outside: nowhere).
+//
+// A work item is a row of x, and a sequence, if there is one of this number, that leaves its rows.
+// No slot of `to` is one of `from`.
+#pragma once
+
+#include "expr.h"
+
+/// Spec: T, kept, width.
+template <class Spec> struct EarlierRows {
+  using T = typename Spec::T;
+  const T* x;
+  const T* state;
+  const i32 *first, *from;
+  idx slots;
+
+  /// The `kept` rows before row i of sequence n, the last one first.
+  TFCC_FN void take(T* out, idx n, idx i) const {
+    for (idx l = 0; l < Spec::kept; ++l, out += Spec::width) {
+      const idx slot = from[n];
+      if (l >= i && (slot < 0 || slot >= slots)) {
+        for (idx c = 0; c < Spec::width; ++c) out[c] = T{};
+        continue;
+      }
+      const T* row = l < i ? x + (first[n] + i - l - 1) * Spec::width
+                           : state + (slot * Spec::kept + l - i) * Spec::width;
+      for (idx c = 0; c < Spec::width; ++c) out[c] = row[c];
+    }
+  }
+  /// The sequence of row t.
+  TFCC_FN idx sequence(idx t, idx sequences) const {
+    idx low = 0, high = sequences - 1;  // the last n with first[n] <= t
+    while (low < high) {
+      const idx n = (low + high + 1) / 2;
+      if (first[n] <= t) low = n;
+      else high = n - 1;
+    }
+    return low;
+  }
+};
+
+template <class Spec>
+TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const typename Spec::T* x,
+                          const i32* first, const i32* from, const i32* to, idx rows, idx sequences,
+                          idx slots, i64 begin, i64 end) {
+  const EarlierRows<Spec> all{x, state, first, from, slots};
+  for (idx at = begin; at < end; ++at) {
+    if (at < rows) {
+      const idx n = all.sequence(at, sequences);
+      all.take(out + at * Spec::kept * Spec::width, n, at - first[n]);
+    }
+    if (at < sequences && to[at] >= 0 && to[at] < slots)
+      all.take(state + to[at] * Spec::kept * Spec::width, at, first[at + 1] - first[at]);
+  }
+}
