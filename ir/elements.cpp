@@ -261,6 +261,11 @@ Graph with_own_pool(const Graph& graph) {
   return out;
 }
 
+ExprRef summed_count(const CumsumAttrs& attrs, ExprRef k, ExprRef n) {
+  ExprRef one = k->pool->integer(1), before = attrs.reverse ? sub(sub(n, one), k) : k;
+  return attrs.exclusive ? before : add(before, one);
+}
+
 std::span<const StateOf> states_of(const Op& op) {
   static constexpr StateOf kCache[] = {{0, 0}, {1, 1}}, kSums[] = {{6, 1}}, kRows[] = {{4, 1}};
   switch (op.kind) {

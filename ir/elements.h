@@ -118,6 +118,9 @@ ValueId state_before(const Graph& graph, ValueId v);
 /// Outputs that are no states; states come after them.
 size_t plain_outputs(const Graph& graph);
 
+/// How many elements a running sum has at place k of n.
+ExprRef summed_count(const CumsumAttrs& attrs, ExprRef k, ExprRef n);
+
 /// Whether its epilogue uses z, the sum of weights.
 bool normalises(const LinearAttentionAttrs& attrs);
 

@@ -220,6 +220,16 @@ ExprRef unary(ExprKind kind, ExprRef a) {
   return make_node(kind, a->type, {a});
 }
 
+// Whether `a`, what a choice of whole numbers has at the first index, is what `b` is there: the rest
+// of a concatenation goes on from it.
+static bool begins_with(ExprRef c, ExprRef a, ExprRef b) {
+  if (a->type != Scalar::i64 || (c->kind != ExprKind::ge0 && c->kind != ExprKind::eq0))
+    return false;
+  ExprRef i = c->kind == ExprKind::ge0 ? neg(c->args[0]) : c->args[0];
+  if (i->kind != ExprKind::index) return false;
+  return a == rewrite(b, [&](ExprRef n) { return n == i ? a->pool->integer(0) : nullptr; });
+}
+
 ExprRef select(ExprRef c, ExprRef a, ExprRef b) {
   if (c->type != Scalar::boolean || a->type != b->type)
     return c->pool->poison(Poison::ill_typed, a->type);
@@ -228,6 +238,7 @@ ExprRef select(ExprRef c, ExprRef a, ExprRef b) {
   if (c->kind == ExprKind::bnot) return select(c->args[0], b, a);
   if (a->kind == ExprKind::select && a->args[0] == c) return select(c, a->args[1], b);
   if (b->kind == ExprKind::select && b->args[0] == c) return select(c, a, b->args[2]);
+  if (begins_with(c, a, b)) return b;
   if (a->type == Scalar::boolean) {
     if (is_bool(a, true)) return logical_or(c, b);
     if (is_bool(a, false))

@@ -13,6 +13,8 @@
 //   after:  %m = matmul(%x, @w) : f32[B,S,192]; %p is a view of %m
 //   before: %at = pointwise(%n) {body = (i,j) => select(j <= 0, i, %n[i])} : i64[B,2]; %y = pointwise(%x, %at) {body = (i,k) => %x[%at[i,0],%at[i,1],k]}
 //   after:  %y = pointwise(%x, %n) {body = (i,k) => %x[i,%n[i],k]}                        (h[arange(B), n])
+//   before: %n = pointwise() {body = (i,j) => 1} : i64[B,S]; %p = cumsum(%n) {axis = 1}
+//   after:  %p = pointwise() {body = (i,j) => j + 1} : i64[B,S]
 // Requires: the same type; for recipes, a permutation or a cast alone.
 #include "ir/matmul.h"
 #include "passes/keep_rows.h"
@@ -205,6 +207,29 @@ bool read_parts(Graph& g, OpId o) {
   return true;
 }
 
+// A running sum of one whole number is that number times as many as are summed. In f32 too, where it
+// is exact up to 2^24 and nearer than a sum behind that.
+constexpr double kLargestWhole = 1 << 24;
+bool fold_running_sum(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const auto& attrs = op.as<ir::CumsumAttrs>();
+  const ir::Type& type = g.value(op.results[0]).type;
+  const ir::Op* x = g.def(op.operands[0]);
+  if (!x || x->kind != OpKind::pointwise) return false;
+  const Indices at = ir::indices_of(g.pool(), type.dims);
+  ExprRef each = ir::element_of(g, op.operands[0], at);
+  if (const auto x = ir::as_real(each);
+      x && type.dtype == DType::f32 && std::trunc(*x) == *x && std::abs(*x) <= kLargestWhole)
+    each = g.pool().integer(static_cast<int64_t>(*x));
+  else if (type.dtype != DType::i64 || !ir::as_int(each)) return false;
+  const auto axis = static_cast<size_t>(attrs.axis);
+  ExprRef sum = ir::mul(each, ir::summed_count(attrs, at[axis], type.dims[axis]));
+  const ir::Captured c = ir::capture(ir::convert(sum, ir::scalar_of(type.dtype)));
+  g.replace_uses(op.results[0],
+                 g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
+  return true;
+}
+
 }  // namespace
 
 PassReport canonicalize(Graph& graph) {
@@ -220,6 +245,7 @@ PassReport canonicalize(Graph& graph) {
       report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind == OpKind::pointwise || op.kind == OpKind::reduce)
       report.rewrites += read_parts(graph, o);
+    if (op.kind == OpKind::cumsum) report.rewrites += fold_running_sum(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);

@@ -43,6 +43,7 @@ ExprRef ContextRows::from_all(ExprRef e) {
 }
 
 void ContextRows::arrange() {
+  for (OpId o : std::vector<OpId>(g_.order())) cut_to_rows(o);
   for (OpId o : std::vector<OpId>(g_.order())) put_tokens_first(o);
   g_.clean();
   find_carried();
@@ -55,6 +56,32 @@ void ContextRows::arrange() {
     }
   }
   g_.clean();
+}
+
+// A sum over more places than there are tokens, as a convolution with padding at both ends has them:
+// the first S are rows.
+void ContextRows::cut_to_rows(OpId o) {
+  const ir::Op old = g_.op(o);
+  if (old.kind != OpKind::reduce) return;
+  const ir::Value v = g_.value(old.results[0]);
+  const size_t rank = v.type.dims.size();
+  size_t token = 1;
+  const auto more = [&](ExprRef n) { return ir::as_int(ir::sub(n, length_)).value_or(0); };
+  while (token < rank && more(v.type.dims[token]) <= 0) ++token;
+  if (token >= rank) return;
+  ir::Op op = old;
+  std::vector<ValueId> operands;
+  ir::Type cut = v.type;
+  cut.dims[token] = length_;
+  ExprRef& body = *ir::expressions_of(op)[0];
+  body = ir::capture({ir::free_expr(g_, o, body, ir::indices_of(pool_, cut.dims))}, operands)[0];
+  const ValueId rows = g_.add(old.kind, operands, op.attrs, cut, v.name + ".cut", old.origin);
+  const ValueId rest = g_.add(old.kind, old.operands, old.attrs, v.type, v.name + ".uncut");
+  const Indices at = ir::indices_of(pool_, v.type.dims);
+  const ir::Captured c =
+      ir::capture(ir::select(ir::le(ir::add(at[token], pool_.integer(1)), length_),
+                             ir::load_of(g_, rows, at), ir::load_of(g_, rest, at)));
+  g_.replace_uses(old.results[0], g_.add_pointwise(c.operands, c.body, v.type, v.name, old.origin));
 }
 
 // A product of rows [B,C,S], which it reads turned.
@@ -104,7 +131,7 @@ void ContextRows::put_tokens_first(OpId o) {
   } else {
     const Indices at = with_tokens_back(ir::indices_of(pool_, first.dims), token);
     ExprRef free = ir::expand(g_, ir::free_expr(g_, o, *bodies[0], at),
-                              [&](ValueId x) { return !is_rows(x); });
+                              [&](ValueId x) { return !is_rows(x) && !is_fixed(x); });
     *bodies[0] = ir::capture({free}, operands)[0];
   }
   const ValueId rows = g_.add(old.kind, operands, op.attrs, first,

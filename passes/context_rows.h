@@ -42,6 +42,7 @@ class ContextRows : protected DecoderInputs {
     ValueId past, present;
     size_t axis = 0;  // of tokens
   };
+  void cut_to_rows(OpId o);
   void put_tokens_first(OpId o);
   void turn_rows(OpId o);
   void find_carried();

@@ -112,10 +112,8 @@ ExprRef GivenInputs::summed(const ir::Op& op, const Indices& at, const Row* row)
   ExprRef each = given(ir::load_of(g_, op.operands[0], at), row);
   if (!ir::as_int(each)) return nullptr;
   const auto axis = static_cast<size_t>(attrs.axis);
-  ExprRef k = at[axis], one = pool_.integer(1);
-  if (attrs.reverse)
-    k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
-  return ir::mul(each, attrs.exclusive ? k : ir::add(k, one));
+  ExprRef n = given(g_.value(op.operands[0]).type.dims[axis], row);
+  return ir::mul(each, ir::summed_count(attrs, at[axis], n));
 }
 
 // A value that a lifted expression may not read; invalid if there is none.

@@ -206,8 +206,9 @@ class Lifter : CachedLayers {
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
-      ExprRef e = given(given(ir::free_expr(g_, o, *body, {}), nullptr),
-                        &row);  // first with s, whose range is known
+      ExprRef e = ir::expand(g_, ir::free_expr(g_, o, *body, {}),
+                             [&](ValueId v) { return !is_rows(v) && !is_fixed(v); });
+      e = given(given(e, nullptr), &row);  // first with s, whose range is known
       if (const std::string why = left_over(e); !why.empty()) return not_lifted(old, why);
       free.push_back(guarded(e));
     }

@@ -212,7 +212,8 @@ void ShiftedRows::rewrite_op(OpId o) {
   bool changed = false;
   for (ExprRef* body : bodies) {
     ExprRef e = ir::free_expr(g_, o, *body, {});
-    ExprRef all = given(ir::expand(g_, e, [&](ValueId v) { return !is_rows(v); }), nullptr);
+    ExprRef all =
+        given(ir::expand(g_, e, [&](ValueId v) { return !is_rows(v) && !is_fixed(v); }), nullptr);
     ExprRef own = without_shifts(all);
     changed |= own != all;
     free.push_back(own != all ? own : e);

@@ -220,5 +220,19 @@ TEST_F(RangeTest, QuotientsOfOneValueAreThatNumber) {
   EXPECT_EQ(div(add(t, integer(127)), integer(128)), integer(1));  // 128..191
 }
 
+TEST_F(RangeTest, AChoiceThatGoesOnFromItsFirstElementIsNone) {
+  ExprRef i = pool.index(0, pool.symbol("S")), j = pool.index(1, pool.symbol("S")),
+          zero = integer(0);
+  ExprRef rest = sub(mul(i, integer(3)), integer(1));
+  for (ExprRef first : {le(i, zero), eq(i, zero)}) {
+    EXPECT_EQ(select(first, integer(-1), rest), rest);
+    EXPECT_EQ(select(first, j, add(rest, add(j, integer(1)))), add(rest, add(j, integer(1))));
+    EXPECT_EQ(select(first, integer(0), rest)->kind, ExprKind::select);
+  }
+  EXPECT_EQ(select(le(i, integer(1)), integer(-1), rest)->kind, ExprKind::select);
+  EXPECT_EQ(select(le(j, zero), integer(-1), rest)->kind, ExprKind::select);
+  EXPECT_EQ(select(le(load(DType::i64, 0), zero), integer(-1), rest)->kind, ExprKind::select);
+}
+
 }  // namespace
 }  // namespace tfcc::ir
