@@ -66,9 +66,11 @@ Result<void> check_options(const Model& model, const GeneratorOptions& options) 
   return {};
 }
 
-// The past of a decoder that takes one.
+// The first past of a decoder that takes one, and that grows with the tokens.
 const generate::Cache* past_of(const Result<generate::Roles>& roles) {
-  return roles && !roles->caches.empty() ? &roles->caches[0] : nullptr;
+  if (!roles) return nullptr;
+  const auto found = std::ranges::find_if(roles->caches, &generate::Cache::grows);
+  return found == roles->caches.end() ? nullptr : &*found;
 }
 
 // The longest context that the model takes; 0: no limit is known, and the graph itself tells what is
@@ -77,7 +79,7 @@ int64_t longest_context(const Model& model, const Result<generate::Roles>& roles
   if (const auto kept = model.attachment("max_context.txt"))  // of a file without the graph
     return std::max(0LL, std::strtoll(kept->c_str(), nullptr, 10));
   const generate::Cache* cache = past_of(roles);
-  if (!cache) return roles ? roles->ids.dims[1].max : 0;
+  if (!cache) return roles && roles->caches.empty() ? roles->ids.dims[1].max : 0;
   const int64_t most = cache->past.dims[cache->past_axis].max;
   return most > 0 ? most + 1 : 0;
 }
@@ -122,7 +124,7 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
         .run_ahead = options.run_ahead};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
   } else {
-    if (const int64_t most = roles->ids.dims[1].max; past_of(roles) && most > 0)
+    if (const int64_t most = roles->ids.dims[1].max; !roles->caches.empty() && most > 0)
       impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
     TFCC_TRY(impl->engine,
              generate::make_literal_engine(model, *std::move(roles), impl->options.max_context));

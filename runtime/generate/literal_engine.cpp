@@ -88,7 +88,7 @@ class LiteralEngine : public Engine {
     room_past_ = std::max(room_past_, total - room_now_);
     Shapes shapes;
     const auto table = [&](const TensorInfo& input, int64_t count) {
-      if (!input.name.empty()) shapes.emplace_back(input.name, std::vector<int64_t>{1, count});
+      if (!input.name.empty()) shapes.emplace_back(input.name, shape_of(input, count));
     };
     for (const TensorInfo* input : {&roles_.ids, &roles_.positions, &roles_.types})
       table(*input, room_now_);
@@ -102,8 +102,16 @@ class LiteralEngine : public Engine {
   Result<void> give(Bytes& memory, const TensorInfo& input, int64_t count, F value) {
     if (input.name.empty()) return {};
     memory.clear();
-    for (int64_t i = 0; i < count; ++i) append_number(value(i), input.dtype, memory);
-    return executor_.set(input.name, {memory.data(), input.dtype, {1, count}, Place::host});
+    const std::vector<int64_t> shape = shape_of(input, count);
+    for (int64_t i = 0; i < shape[0] * count; ++i)
+      append_number(value(i % count), input.dtype, memory);
+    return executor_.set(input.name, {memory.data(), input.dtype, shape, Place::host});
+  }
+
+  // [batch, length], or positions [axes, batch, length].
+  static std::vector<int64_t> shape_of(const TensorInfo& input, int64_t count) {
+    if (input.dims.size() == 2) return {1, count};
+    return {input.dims[0].max, 1, count};
   }
 
   static std::vector<int64_t> shape_of(const Cache& cache, int64_t tokens) {
@@ -125,7 +133,8 @@ class LiteralEngine : public Engine {
   Result<void> give_cache(const Cache& cache, Bytes& past, Bytes& present, int64_t before,
                           int64_t after) {
     const size_t needed = bytes_of(cache, after);
-    if (past.empty()) past.resize(size_of(cache.past.dtype));  // an address for nothing
+    if (past.empty())  // an address for nothing, or a state of zeros
+      past.resize(std::max(size_of(cache.past.dtype), bytes_of(cache, before)));
     if (present.size() < needed) {
       present = Bytes();
       present.resize(needed + needed / 2);

@@ -14,8 +14,26 @@ bool is_fixed(const DimInfo& d) { return d.min == d.max && d.max != 0; }
 bool is_whole_number(DType t) { return t == DType::i64 || t == DType::i32; }
 bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
-/// "past_key_values.3.key" and "present.3.key" are both "k3"; empty for what is neither a key nor a
-/// value.
+/// The words of a name but those that tell a past from a present: "past.3.conv" has "conv".
+std::string words_of(const std::string& name) {
+  std::string words, word;
+  const auto end_word = [&] {
+    const bool side = word == "past" || word == "present" || word == "in" || word == "out" ||
+                      word == "input" || word == "output" || word == "new" || word == "next";
+    if (!side) words += word;
+    word.clear();
+  };
+  for (const char c : name) {
+    if (std::isalpha(static_cast<unsigned char>(c)))
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else end_word();
+  }
+  end_word();
+  return words;
+}
+
+/// "past_key_values.3.key" and "present.3.key" are both "k3", "past.3.conv" and "present.3.conv"
+/// both "conv3"; empty for what has no other words.
 std::string layer_and_kind(const std::string& name) {
   std::string digits;
   for (size_t i = 0; i < name.size(); ++i)
@@ -25,7 +43,10 @@ std::string layer_and_kind(const std::string& name) {
   // "past_key_values.3.value": what the last of the two words says
   const size_t key = name.rfind("key"), value = name.rfind("value"), values = name.rfind("values");
   const size_t value_word = value == values ? name.npos : value;
-  if (key == name.npos && value_word == name.npos) return {};
+  if (key == name.npos && value_word == name.npos) {
+    const std::string words = words_of(name);
+    return words.empty() ? "" : words + digits;
+  }
   const bool is_value = value_word != name.npos && (key == name.npos || value_word > key);
   return (is_value ? "v" : "k") + digits;
 }
@@ -74,11 +95,17 @@ class Finder {
     return {};
   }
 
+  // Positions of several axes, as models of images have them: [3, batch, length]. In text they agree.
+  static bool has_places(const TensorInfo& in) {
+    return is_whole_number(in.dtype) && in.dims.size() == 3 && is_fixed(in.dims[0]);
+  }
+
   std::string role_of(const TensorInfo& in) const {
     const auto given = given_.find(in.name);
     if (given != given_.end()) return given->second;
     if (in.role != InputRole::none && in.dims.size() == 2) return std::string(to_string(in.role));
     if (is_float(in.dtype) && in.dims.size() >= 3) return "past";
+    if (has_places(in) && has(in.name, "position")) return "positions";
     const bool table = is_whole_number(in.dtype) && in.dims.size() == 2;
     return table && roles_.ids.name.empty() ? "ids" : "";
   }
@@ -98,7 +125,7 @@ class Finder {
       return no_decoder("the input '" + in.name + "' is neither ids, mask, positions nor past");
     if (!place->name.empty())
       return no_decoder("both '" + place->name + "' and '" + in.name + "' look like its " + role);
-    if (in.dims.size() != 2)
+    if (in.dims.size() != 2 && !(role == "positions" && has_places(in)))
       return no_decoder("the input '" + in.name + "' has " + std::to_string(in.dims.size()) +
                         " dims where its " + role + " have 2");
     *place = in;
@@ -117,7 +144,7 @@ class Finder {
   }
 
   Result<Cache> pair(const TensorInfo& past, const TensorInfo& present) const {
-    Cache out{past, present.name, SIZE_MAX, 0};
+    Cache out{past, present.name};
     const std::string& batch = roles_.ids.dims[0].text;
     std::optional<size_t> grows;
     for (size_t k = 0; k < past.dims.size(); ++k) {
@@ -129,9 +156,12 @@ class Finder {
         grows = k;
       }
     }
-    if (!grows) return no_decoder("'" + past.name + "' has no axis that grows");
-    out.past_axis = *grows;
-    const bool fits = present.dtype == past.dtype && present.dims.size() == past.dims.size();
+    bool fits = present.dtype == past.dtype && present.dims.size() == past.dims.size();
+    if (grows) out.past_axis = *grows;
+    else {
+      for (size_t k = 0; fits && k < past.dims.size(); ++k)
+        fits = present.dims[k].text == past.dims[k].text;
+    }
     if (!fits)
       return no_decoder("'" + present.name + "' and its past '" + past.name +
                         "' are of different types");

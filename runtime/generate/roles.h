@@ -12,11 +12,13 @@
 
 namespace tfcc::generate {
 
-/// Keys or values of a layer: `past` goes in, and comes out longer as `present`.
+/// Keys or values of a layer: `past` goes in, and comes out longer as `present`. Or a state of one
+/// size, as a convolution or linear attention has it: it is 0 before the first token.
 struct Cache {
   TensorInfo past;
   std::string present;
-  size_t batch_axis = SIZE_MAX, past_axis = 0;  ///< no batch axis: it is fixed
+  size_t batch_axis = SIZE_MAX, past_axis = SIZE_MAX;  ///< SIZE_MAX: none, it is fixed
+  bool grows() const { return past_axis != SIZE_MAX; }
 };
 
 /// Empty names: the graph has no such input.

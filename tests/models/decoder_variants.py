@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders of many kinds, which must have a program for generation and answer as ONNX Runtime does. Needs onnx and numpy.
 
-    decoder_variants.py TFCC             builds each, compiles it for the CPU and compares 20 ids, lifted and as exported
+    decoder_variants.py TFCC [ANSWERS]   builds each, compiles it for the CPU and compares 20 ids, lifted and as exported; those with
+                                         convolutions in every way that a generator has too, by tests/models/answers.cpp
     decoder_variants.py --make           writes decoder_variants.json anew, by ONNX Runtime
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
 GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition, and of each head alone; keys and
-values as products of a latent that is the past; attention sinks; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
+values as products of a latent that is the past; attention sinks; short convolutions; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import functools
 import json
@@ -33,10 +34,11 @@ from onnx_graph import Graph  # noqa: E402
 from t5_form import rms_norm  # noqa: E402
 from torchscript_forms import INT64_MAX  # noqa: E402
 
-HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
+HEAD, INNER, LAYERS, VOCABULARY, TAPS = 8, 48, 2, 200, 3
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False, "sinks": None}
+         "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False, "sinks": None,
+         "convolution": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -68,6 +70,10 @@ VARIANTS = {
     "sinks_behind_the_product": {"sinks": "share", "window": 5},
     "sinks_in_one_node": {"sinks": "node"},
     "sinks_and_window_in_one_node": {"sinks": "node", "window": 5},
+    "convolution": {"convolution": "joined"},
+    "convolution_of_another_layout": {"convolution": "rows", "positions": False},
+    "convolution_without_past": {"convolution": "both ends", "past": False, "mask": False},
+    "convolution_with_zeros_in_front": {"convolution": "front", "past": False},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
@@ -115,6 +121,10 @@ def weights_of(v):
             for part in ("gate_proj", "up_proj"):
                 w.add(f"layers.{i}.mlp.{part}.weight", (INNER, hidden), 1 / np.sqrt(hidden))
             w.add(f"layers.{i}.mlp.down_proj.weight", (hidden, INNER), 1 / np.sqrt(INNER))
+        if v["convolution"]:
+            w.add(f"layers.{i}.conv.in_proj.weight", (3 * hidden, hidden), 1 / np.sqrt(hidden))
+            w.add(f"layers.{i}.conv.conv.weight", (hidden, 1, TAPS), 1)
+            w.add(f"layers.{i}.conv.out_proj.weight", (hidden, hidden), 1 / np.sqrt(hidden))
         if v["sinks"]:
             w.add(f"{attention}.sinks", (v["heads"],), 1.0)
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -297,6 +307,32 @@ def o_proj(g, s, v, y, batch, weights, name):
     return s.at("o_proj")("MatMul", y, g.matrix(weights[name + ".o_proj.weight"]))
 
 
+def convolution(g, s, v, x, weights, name, layer):
+    """As LFM2 has it: a short causal convolution of each channel between two gates. Its past is the last rows that it read."""
+    hidden, kept = v["heads"] * HEAD, TAPS - 1
+    parts = s.at("in_proj")("MatMul", x, g.matrix(weights[name + ".in_proj.weight"]))
+    before, behind, rows = (s("Slice", parts, s.const([k * hidden]), s.const([(k + 1) * hidden]), s.const([2])) for k in range(3))
+    rows = s("Mul", before, rows)
+    if v["convolution"] == "rows":
+        past = g.input(f"past_conv.{layer}", np.float32, [BATCH, kept, hidden])
+        rows = s("Concat", past, rows, axis=1)
+        last = s("Slice", rows, s.const([-kept]), s.const([INT64_MAX]), s.const([1]), out=f"present_conv.{layer}")
+        g.later_outputs.append((last, np.float32, [BATCH, kept, hidden]))
+    rows, pads = s("Transpose", rows, perm=[0, 2, 1]), [0, 0]
+    if v["convolution"] == "joined":
+        past = g.input(f"past.{layer}.conv", np.float32, [BATCH, hidden, kept])
+        rows = s("Concat", past, rows, axis=2)
+        last = s("Slice", rows, s.const([-kept]), s.const([INT64_MAX]), s.const([2]), out=f"present.{layer}.conv")
+        g.later_outputs.append((last, np.float32, [BATCH, hidden, kept]))
+    elif not v["past"]:
+        pads = [kept, kept] if v["convolution"] == "both ends" else [kept, 0]
+    weight = g.weight(name + ".conv.weight", weights[name + ".conv.weight"])
+    y = s("Conv", rows, weight, group=hidden, kernel_shape=[TAPS], pads=pads)
+    if v["convolution"] == "both ends":
+        y = s("Slice", y, s.const([0]), s("Unsqueeze", size(s, x, 1), s.const([0])), s.const([2]))
+    return s.at("out_proj")("MatMul", s("Mul", behind, s("Transpose", y, perm=[0, 2, 1])), g.matrix(weights[name + ".out_proj.weight"]))
+
+
 def mixture(g, s, x, weights, name):
     """Two experts of each token, whose weights are gathered for it: the batched form of transformers 5."""
     up_weight, down_weight = ((n, weights[n]) for n in (f"{name}.gate_up_proj.weight", f"{name}.down_proj.weight"))
@@ -373,6 +409,9 @@ def build(v):
     for i in range(LAYERS):
         b, name = g.at(f"/model/layers.{i}"), f"layers.{i}"
         y, x = rms_norm(g, b.at("input_layernorm"), x, weights, name + ".input_layernorm")
+        if v["convolution"]:
+            x = b("Add", x, convolution(g, b.at("conv"), v, y, weights, name + ".conv", i))
+            y, x = rms_norm(g, b.at("input_layernorm_2"), x, weights, name + ".input_layernorm")
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
@@ -421,14 +460,15 @@ def answer(file):
     for _ in range(COUNT):
         tokens = np.array([PROMPT + ids], np.int64)
         given = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "position_ids": np.arange(tokens.size)[None]}
-        feed = {name: given[name] if name in given else np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32) for name, i in inputs.items()}
+        feed = {name: given[name] if name in given else np.zeros((1, *(d if isinstance(d, int) else 0 for d in i.shape[1:])), np.float32)
+                for name, i in inputs.items()}
         row = session.run(["logits"], feed)[0][0, -1]
         margin = min(margin, np.diff(np.sort(row)[-2:])[0])
         ids.append(int(row.argmax()))
     return ids, margin
 
 
-def problem(tfcc, file, want):
+def problem(tfcc, file, want, answers=None):
     """What is wrong, or nothing."""
     compiled = file.with_suffix(".tfcc")
     made = subprocess.run([tfcc, "compile", file, "-o", compiled, "--target", "cpu", "--cpu", "x86-64-v2"], capture_output=True, text=True)
@@ -442,7 +482,11 @@ def problem(tfcc, file, want):
                               capture_output=True, text=True)
         if said.stdout.strip() != ",".join(map(str, want)):
             return f"{' '.join(how) or 'lifted'}: {said.stdout.strip()} {said.stderr.strip()}"
-    return ""
+    if answers is None or "convolution" not in file.stem:
+        return ""
+    said = subprocess.run([answers, compiled, compiled, "cpu", *(",".join(map(str, ids)) for ids in (PROMPT, want)), "1e-4,1e-4", "ids"],
+                          capture_output=True, text=True)
+    return "" if said.returncode == 0 and "pre-empted" in said.stdout else said.stdout.strip() + said.stderr.strip()
 
 
 def main():
@@ -458,7 +502,7 @@ def main():
                 known[name], margin = answer(file)
                 print(f"{name:32} margin {margin:.4f}", flush=True)
                 continue
-            found = problem(sys.argv[1], file, json.loads(table.read_text())[IN_PLACE.get(name, (name,))[0]])
+            found = problem(sys.argv[1], file, json.loads(table.read_text())[IN_PLACE.get(name, (name,))[0]], *sys.argv[2:])
             wrong += bool(found)
             print(f"{'FAIL' if found else 'ok  '}  {name:32} {found}", flush=True)
     if making:

@@ -66,6 +66,41 @@ TEST(Roles, TakeOtherSpellingsOfPresent) {
       find_roles(joined({kIds}, pasts("past_#_@")), joined({kLogits}, pasts("present_@_#")), {}));
 }
 
+// As the model builder of onnxruntime-genai names them.
+TEST(Roles, OfStatesOfOneSize) {
+  const auto states = [](const std::string& side, const std::string& last = "3") {
+    return std::vector<TensorInfo>{
+        tensor(side + ".0.conv", DType::f32, {"B", "64", last}),
+        tensor(side + ".0.recurrent", DType::f32, {"B", "4", "16", "16"}),
+        tensor(side + ".3.conv", DType::f32, {"B", "64", last})};
+  };
+  const auto roles =
+      find_roles(joined(joined({kIds}, states("past")), pasts("past_key_values.#.@")),
+                 joined(joined({kLogits}, pasts("present.#.@")), states("present")), {});
+  ASSERT_TRUE(roles) << roles.error().message;
+  ASSERT_EQ(roles->caches.size(), 9u);
+  for (const Cache& c : roles->caches) {
+    const bool grows = c.present.ends_with("key") || c.present.ends_with("value");
+    EXPECT_EQ(c.grows(), grows) << c.present;
+    if (!grows) EXPECT_EQ(c.past.name.substr(4), c.present.substr(7));
+  }
+  EXPECT_TRUE(find_roles({kIds, tensor("conv_state_in_2", DType::f32, {"B", "8", "3"})},
+                         {kLogits, tensor("conv_state_out_2", DType::f32, {"B", "8", "3"})}, {}));
+  EXPECT_NE(refusal(joined({kIds}, states("past")), joined({kLogits}, states("present", "4")))
+                .find("'present.0.conv' and its past 'past.0.conv' are of different types"),
+            std::string::npos);
+}
+
+TEST(Roles, OfPositionsOfSeveralAxes) {
+  const auto roles =
+      find_roles({kIds, tensor("position_ids", DType::i64, {"3", "B", "S"})}, {kLogits}, {});
+  ASSERT_TRUE(roles) << roles.error().message;
+  EXPECT_EQ(roles->positions.dims.size(), 3u);
+  EXPECT_EQ(refusal({kIds, tensor("other", DType::i64, {"3", "B", "S"})}, {kLogits}),
+            "the model is no decoder that can generate: the input 'other' is neither ids, mask, "
+            "positions nor past; --role NAME=ids|mask|positions|types|logits tells what a name is");
+}
+
 TEST(Roles, OfAGraphWithoutPast) {
   const auto roles = find_roles({kIds}, {kLogits}, {});
   ASSERT_TRUE(roles);
