@@ -84,14 +84,17 @@ KernelLaunch copy_of(const EmitContext& c, ValueId v) {
   return pointwise_launch(c, "copy__" + c.storage(v), Stub::copy(c, v), v, element);
 }
 
+constexpr int64_t kFewTerms = 16;  // which one thread adds up, as for a short convolution
+
 Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::ReduceAttrs>();
   const ValueId y = op.results[0];
   const size_t rank = c.dims(y).size(), reduced = attrs.extents.size();
-  const bool across = runs_across(attrs.body, rank);
   ExprRef domain = ir::element_count(c.pool(), attrs.extents);
-  const int64_t per_row = across ? 1 : ir::prove_le(domain, c.integer(1024)) ? 32 : 256;
+  const bool few = c.cuda() && ir::prove_le(domain, c.integer(kFewTerms));
+  const bool across = !few && runs_across(attrs.body, rank);
+  const int64_t per_row = few || across ? 1 : ir::prove_le(domain, c.integer(1024)) ? 32 : 256;
   Stub stub(c, "reduce", o);
   stub.functor("Value", index_parameters(rank + reduced), attrs.body,
                ir::scalar_of(c.type(y).dtype));
@@ -116,6 +119,7 @@ Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
                     std::move(stub), std::move(size), ir::mul(c.count(y), domain)});
   if (c.cuda())
     e.reason = {across ? std::string("a thread sums across rows: neighbours read neighbours")
+                : few  ? std::string("a thread for a sum of few terms")
                        : fmt::format("{} threads for a sum, by its length", per_row),
                 kFile, __LINE__};
   return e;

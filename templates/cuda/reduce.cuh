@@ -2,10 +2,10 @@
 // reduce: out[i...] = Op over r... of value(i..., r...), out dense in row-major order.
 //
 // across = false: threads_per_row threads (a warp or the block) share one output, lanes run along
-// the reduction.
+// the reduction. Or one thread has it: neighbours have neighbouring outputs, sums are short.
 // across = true:  a block has 32 neighbouring outputs, one per lane; its warps share the reduction
 // domain.
-// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads; threads_per_row 32 or
+// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads; threads_per_row 1, 32 or
 // threads (1 if across). Grid: ceil(outputs, threads / threads_per_row), across: ceil(outputs, 32).
 // Spec fixes the order.
 // Accumulates in Compute<Out>. Bound: the bytes that value reads. Static shared memory only.
@@ -68,7 +68,7 @@ TFCC_FN void reduce_rows(typename Spec::Out* out, const Dims<Spec::rank>& dims,
   for (idx r = lane_of_row<Spec>(); r < count; r += Spec::threads_per_row) {
     v = Op()(v, value_at<Spec>(value, domain, i, r));
   }
-  v = reduce_row<Spec>(v, Op());
+  if constexpr (Spec::threads_per_row != 1) v = reduce_row<Spec>(v, Op());
   if (lane_of_row<Spec>() == 0) store(out, row, Op::finish(v, count));
 }
 

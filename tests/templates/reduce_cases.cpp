@@ -52,6 +52,31 @@ Case long_rows() {
           {{"x", {-1, 2}}}};
 }
 
+// Few terms, which one thread of a GPU adds up: at the most that it does and one more, over two axes, across rows, and of a
+// short convolution.
+Case few_terms() {
+  Ops o;
+  for (const std::string kind : kKinds) {
+    o.reduce(kind + "_one", kind, "(i,j,k) => %x[i,j,k]", "1", "f32[B,S]");
+    o.reduce(kind + "_most", kind, "(i,j,k) => %x[i,j,k]", "16", "f32[B,S]");
+    o.reduce(kind + "_more", kind, "(i,j,k) => %x[i,j,k]", "17", "f32[B,S]");
+    o.reduce(kind + "_two", kind, "(i,j,k,l) => %x[i,j,4*k + l]", "2,3", "f32[B,S]");
+    o.reduce(kind + "_across", kind, "(i,j,k) => %x[i,k,j]", "1", "f32[B,20]");
+    o.reduce(kind + "_half", kind, "(i,j,k) => %h[i,4*j + k]", "4", "f16[B,5]", "%h");
+    o.reduce(kind + "_bf16", kind, "(i,j,k) => %h[i,4*j + k]", "4", "bf16[B,5]", "%h");
+    if (kind == "mean") continue;  // of reals alone
+    o.reduce(kind + "_whole", kind, "(i,j) => i64(%h[i,5*j] * 8.0)", "4", "i64[B]", "%h");
+  }
+  o.reduce("convolution", "sum",
+           "(i,j,k,l,m) => %h[0,m] * select(m <= j, %x[i,j - min(m, j),k], 0.0)", "1,3",
+           "f32[B,S,20]", "%x, %h");
+  return {"reduce_few_terms",
+          graph_text("%x: f32[B,S,20], %h: f32[B,20]", "B = x.0 in 1.., S = x.1 in 1..", o.body,
+                     o.outputs),
+          {{1, 1}, {2, 5}, {3, 33}, {5, 129}},
+          {{"x", {0.5, 1.5}}, {"h", {0.5, 1.5}}}};
+}
+
 Case specials() {
   Ops o;
   for (const std::string kind : kKinds) o.reduce(kind, kind, "(i,j) => %x[i,j]", "6", "f32[N]");
@@ -129,7 +154,7 @@ Case cumsum() {
 }  // namespace
 
 std::vector<Case> reduce_cases() {
-  return {axes(), long_rows(), specials(), integers(), types(), cumsum()};
+  return {axes(), long_rows(), few_terms(), specials(), integers(), types(), cumsum()};
 }
 
 }  // namespace tfcc::test

@@ -63,6 +63,10 @@ inline ThreadIndex threadIdx;
 inline BlockIndex blockIdx;
 inline GridSize gridDim;
 inline int block_threads = 0;  // set by the test
+struct BlockSize {
+  const int& x = block_threads;
+};
+inline BlockSize blockDim;
 inline void __syncthreads() { simt().meet(0, block_threads); }
 
 /// Dynamic shared memory, at multiples of 16 bytes.
