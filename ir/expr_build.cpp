@@ -221,12 +221,19 @@ ExprRef unary(ExprKind kind, ExprRef a) {
 }
 
 // Whether `a`, what a choice of whole numbers has at the first index, is what `b` is there: the rest
-// of a concatenation goes on from it.
+// of a concatenation goes on from it. Of indices and sizes alone: what a choice keeps from being
+// read or divided must not be computed without it.
 static bool begins_with(ExprRef c, ExprRef a, ExprRef b) {
   if (a->type != Scalar::i64 || (c->kind != ExprKind::ge0 && c->kind != ExprKind::eq0))
     return false;
   ExprRef i = c->kind == ExprKind::ge0 ? neg(c->args[0]) : c->args[0];
   if (i->kind != ExprKind::index) return false;
+  bool plain = true;
+  for_each_node(b, [&](ExprRef n) {
+    plain &= n->kind == ExprKind::poly || n->kind == ExprKind::index ||
+             n->kind == ExprKind::symbol || n->kind == ExprKind::imin || n->kind == ExprKind::imax;
+  });
+  if (!plain) return false;
   return a == rewrite(b, [&](ExprRef n) { return n == i ? a->pool->integer(0) : nullptr; });
 }
 

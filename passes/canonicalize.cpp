@@ -224,6 +224,7 @@ bool fold_running_sum(Graph& g, OpId o) {
   else if (type.dtype != DType::i64 || !ir::as_int(each)) return false;
   const auto axis = static_cast<size_t>(attrs.axis);
   ExprRef sum = ir::mul(each, ir::summed_count(attrs, at[axis], type.dims[axis]));
+  if (ir::poison_of(sum) != ir::Poison::none) return false;  // it wraps
   const ir::Captured c = ir::capture(ir::convert(sum, ir::scalar_of(type.dtype)));
   g.replace_uses(op.results[0],
                  g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));

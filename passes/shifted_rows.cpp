@@ -10,7 +10,10 @@
 namespace tfcc::passes {
 namespace {
 
-constexpr int64_t kMostRows = 64;  // before a token
+constexpr int64_t kMostRows = 16;  // before a token
+
+// A type that states have.
+bool is_kept_type(DType t) { return is_float(t) && t != DType::f64; }
 
 // Axes of [B,..] but the batch and one.
 size_t other_axis(size_t axis) { return axis == 1 ? 2 : 1; }
@@ -31,7 +34,7 @@ bool ShiftedRows::find_shifted_rows() {
 void ShiftedRows::find_kept() {
   for (ValueId p : g_.inputs()) {
     const ir::Type& type = g_.value(p).type;
-    if (type.rank() != 3 || !is_float(type.dtype)) continue;
+    if (type.rank() != 3 || !is_kept_type(type.dtype)) continue;
     if (type.dims[0] != batch_) continue;  // cost: new rows are of every sequence
     for (size_t i = 0; i < g_.outputs.size(); ++i) {
       if (!(g_.value(g_.outputs[i].value).type == type) || carried_outputs_.count(i)) continue;
@@ -66,6 +69,8 @@ bool ShiftedRows::is_kept(ValueId past, ValueId present, size_t axis, Kept& out)
   bool of_token = true;
   ir::for_each_node(row, [&](ExprRef n) {
     if (n->kind != ExprKind::load || is_fixed(*loaded(n))) return;
+    // Others would be rounded where a token reads its own row too.
+    of_token &= g_.value(*loaded(n)).type.dtype == g_.value(past).type.dtype;
     of_token &= is_rows(*loaded(n)) && is_at_rows(n, {b_, s_});
   });
   if (!of_token) return false;
@@ -81,8 +86,7 @@ ValueId ShiftedRows::value_of(const Kept& k) {
           channel = pool_.index(2, past.type.dims[other]);
   ExprRef row = ir::rewrite(k.row, [&](ExprRef n) { return n == index ? channel : nullptr; });
   const ir::Type type{past.type.dtype, {batch_, length_, past.type.dims[other]}};
-  const auto same = loaded_at(row, {b_, s_, channel});
-  if (same && g_.value(*same).type == type) return *same;
+  if (const auto same = loaded_at(row, {b_, s_, channel})) return *same;
   const ir::Captured c = ir::capture(row);
   return g_.add_pointwise(c.operands, c.body, type, past.name + ".rows");
 }
@@ -154,12 +158,15 @@ ExprRef ShiftedRows::of_kept(ExprRef choice) {
   if (!past) return nullptr;
   const auto k = std::ranges::find_if(kept_, [&](const Kept& x) { return x.past == *past; });
   if (k == kept_.end()) return nullptr;
+  if (choice->args[0]->kind != ExprKind::ge0) return nullptr;  // cost: it has no such place
   const Indices& at = choice->args[1]->args;
   const size_t other = other_axis(k->axis);
-  ExprRef token = ir::sub(at[k->axis], pool_.integer(k->length));
+  ExprRef last = pool_.integer(k->length - 1), place = ir::sub(last, choice->args[0]->args[0]);
   if (at[0] != b_) return nullptr;  // cost: new rows are of this sequence, or of none
-  if (choice->args[0] != ir::le(at[k->axis], pool_.integer(k->length - 1)))
+  const bool one = k->length == 1 && ir::is_int(at[k->axis], 0);  // has no index
+  if (at[k->axis] != place && !one)
     return nullptr;  // cost: at another index an element of one of both would not exist
+  ExprRef token = ir::sub(place, pool_.integer(k->length));
   ExprRef channel = pool_.index(static_cast<int64_t>(other), g_.value(*past).type.dims[other]);
   ExprRef now = ir::rewrite(k->row, [&](ExprRef n) -> ExprRef {
     if (n == s_) return token;
@@ -177,7 +184,7 @@ ExprRef ShiftedRows::of_rows(ExprRef load) {
   if (!is_rows(v) || at[0] != b_) return nullptr;
   if (at[1] == s_) return nullptr;  // cost: it is its own row
   const ir::Type& type = g_.value(v).type;
-  if (!is_float(type.dtype)) return nullptr;
+  if (!is_kept_type(type.dtype)) return nullptr;
   ExprRef channel = pool_.integer(0);
   for (size_t k = 2; k < at.size(); ++k) {
     if (!ir::as_int(type.dims[k])) return nullptr;  // cost: such rows are not lifted

@@ -17,9 +17,10 @@ namespace tfcc::passes {
 ///   %all = pointwise(%past, %x) {body = (i,j,k) => select(k <= 1, %past[i,j,k], %x[i,k - 2,j])} : [B,C,S + 2]
 ///   %y = pointwise(%all) {body = (i,j,k) => %all[i,k,j]}, %present[i,j,k] = %all[i,j,k + S]
 ///   ->  %y = pointwise(%x.earlier) {body = (i,j,k) => %x.earlier[i,j,1,k]}
-/// Requires: a row is at most 64 tokens before, by the bounds of its index. The output is the input
+/// Requires: a row is at most 16 tokens before, by the bounds of its index. The output is the input
 /// with all new rows behind it, cut to the last ones, so that what a step leaves is what the next
-/// one reads: rows of the sequence. In front of its first token a generator has rows of 0.
+/// one reads: rows of the sequence. They have the type that they are made of, but for what is rounded
+/// on the way (products of 16 bits). In front of its first token a generator has rows of 0.
 class ShiftedRows : protected ContextRows {
  protected:
   using ContextRows::ContextRows;

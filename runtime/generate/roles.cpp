@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -32,14 +33,19 @@ std::string words_of(const std::string& name) {
   return words;
 }
 
-/// "past_key_values.3.key" and "present.3.key" are both "k3", "past.3.conv" and "present.3.conv"
-/// both "conv3"; empty for what has no other words.
-std::string layer_and_kind(const std::string& name) {
+/// "past_key_values.3.key" and "present.3.key" are both "k3", "past_key_values.3.conv" and
+/// "present.3.conv" both "conv3"; empty for what has no other words.
+std::string layer_and_kind(std::string name) {
   std::string digits;
   for (size_t i = 0; i < name.size(); ++i)
     if (std::isdigit(static_cast<unsigned char>(name[i]))) digits += name[i];
     else if (!digits.empty() && digits.back() != '.') digits += '.';
   while (!digits.empty() && digits.back() == '.') digits.pop_back();
+  for (const char* both : {"key_values", "key_value"}) {
+    std::string rest = name;
+    if (const size_t at = rest.find(both); at != rest.npos) rest.erase(at, std::strlen(both));
+    if (!words_of(rest).empty()) name = rest;  // else these words are all that it says
+  }
   // "past_key_values.3.value": what the last of the two words says
   const size_t key = name.rfind("key"), value = name.rfind("value"), values = name.rfind("values");
   const size_t value_word = value == values ? name.npos : value;
@@ -157,7 +163,11 @@ class Finder {
       }
     }
     bool fits = present.dtype == past.dtype && present.dims.size() == past.dims.size();
+    const std::string key = layer_and_kind(past.name);
+    const bool is_cache = key.starts_with('k') || key.starts_with('v');
     if (grows) out.past_axis = *grows;
+    else if (is_cache && (key.size() == 1 || std::isdigit(static_cast<unsigned char>(key[1]))))
+      return no_decoder("'" + past.name + "' has no axis that grows");
     else {
       for (size_t k = 0; fits && k < past.dims.size(); ++k)
         fits = present.dims[k].text == past.dims[k].text;

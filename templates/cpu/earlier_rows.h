@@ -16,7 +16,15 @@ template <class Spec> struct EarlierRows {
   const T* x;
   const T* state;
   const i32 *first, *from;
-  idx slots;
+  idx rows, slots;
+
+  /// Where a sequence begins, inside of x whatever `first` says.
+  TFCC_FN idx begin(idx n) const {
+    const idx at = first[n];
+    return at < 0 ? 0 : at < rows ? at : rows;
+  }
+  /// How many rows of sequence n stand before row `end`.
+  TFCC_FN idx count(idx n, idx end) const { return end > begin(n) ? end - begin(n) : 0; }
 
   /// The `kept` rows before row i of sequence n, the last one first.
   TFCC_FN void take(T* out, idx n, idx i) const {
@@ -26,7 +34,7 @@ template <class Spec> struct EarlierRows {
         for (idx c = 0; c < Spec::width; ++c) out[c] = T{};
         continue;
       }
-      const T* row = l < i ? x + (first[n] + i - l - 1) * Spec::width
+      const T* row = l < i ? x + (begin(n) + i - l - 1) * Spec::width
                            : state + (slot * Spec::kept + l - i) * Spec::width;
       for (idx c = 0; c < Spec::width; ++c) out[c] = row[c];
     }
@@ -47,13 +55,13 @@ template <class Spec>
 TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const typename Spec::T* x,
                           const i32* first, const i32* from, const i32* to, idx rows, idx sequences,
                           idx slots, i64 begin, i64 end) {
-  const EarlierRows<Spec> all{x, state, first, from, slots};
+  const EarlierRows<Spec> all{x, state, first, from, rows, slots};
   for (idx at = begin; at < end; ++at) {
     if (at < rows) {
       const idx n = all.sequence(at, sequences);
-      all.take(out + at * Spec::kept * Spec::width, n, at - first[n]);
+      all.take(out + at * Spec::kept * Spec::width, n, all.count(n, at));
     }
     if (at < sequences && to[at] >= 0 && to[at] < slots)
-      all.take(state + to[at] * Spec::kept * Spec::width, at, first[at + 1] - first[at]);
+      all.take(state + to[at] * Spec::kept * Spec::width, at, all.count(at, all.begin(at + 1)));
   }
 }

@@ -12,6 +12,12 @@
 #pragma once
 #include "cuda/prelude.cuh"
 
+/// Where a sequence begins, inside of the rows whatever `first` says.
+TFCC_FN idx begin_of(const i32* first, idx n, idx rows) {
+  const idx at = first[n];
+  return at < 0 ? 0 : at < rows ? at : rows;
+}
+
 /// The sequence of row t: the last n with first[n] <= t.
 TFCC_FN idx sequence_of(const i32* first, idx sequences, idx t) {
   idx low = 0, high = sequences - 1;
@@ -33,9 +39,9 @@ TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const 
   const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
   const idx item = (idx)(at / units);
   const u32 c = at % units * vec;
-  // The rows before row i of sequence n.
-  const auto take = [&](typename Spec::T* to_row, idx n, idx i) {
-    const idx begin = first[n], slot = from[n];
+  // The rows before row `end` of all, for sequence n.
+  const auto take = [&](typename Spec::T* to_row, idx n, idx end) {
+    const idx begin = begin_of(first, n, rows), i = end > begin ? end - begin : 0, slot = from[n];
     const bool has = slot >= 0 && slot < slots;
 #pragma unroll
     for (int l = 0; l < kept; ++l) {
@@ -47,8 +53,8 @@ TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const 
   };
   if (item < rows) {
     const idx n = sequence_of(first, sequences, item);
-    take(out + (i64)item * (kept * width), n, item - first[n]);
+    take(out + (i64)item * (kept * width), n, item);
   }
   if (item < sequences && to[item] >= 0 && to[item] < slots)
-    take(state + (i64)to[item] * (kept * width), item, first[item + 1] - first[item]);
+    take(state + (i64)to[item] * (kept * width), item, begin_of(first, item + 1, rows));
 }

@@ -230,6 +230,11 @@ TEST_F(RangeTest, AChoiceThatGoesOnFromItsFirstElementIsNone) {
     EXPECT_EQ(select(first, integer(0), rest)->kind, ExprKind::select);
   }
   EXPECT_EQ(select(le(i, integer(1)), integer(-1), rest)->kind, ExprKind::select);
+  // What only a choice keeps from being read, or from raising a flag.
+  ExprRef read = mul(i, pool.load(0, DType::i64, {sub(i, integer(1))}));
+  EXPECT_EQ(select(le(i, zero), zero, read)->kind, ExprKind::select);
+  EXPECT_EQ(select(le(i, zero), zero, mul(i, bounded(load(DType::i64, 0), integer(3), 0)))->kind,
+            ExprKind::select);
   EXPECT_EQ(select(le(j, zero), integer(-1), rest)->kind, ExprKind::select);
   EXPECT_EQ(select(le(load(DType::i64, 0), zero), integer(-1), rest)->kind, ExprKind::select);
 }

@@ -86,6 +86,15 @@ TEST(Roles, OfStatesOfOneSize) {
   }
   EXPECT_TRUE(find_roles({kIds, tensor("conv_state_in_2", DType::f32, {"B", "8", "3"})},
                          {kLogits, tensor("conv_state_out_2", DType::f32, {"B", "8", "3"})}, {}));
+  for (const std::string side : {"present", "present_key_values"})
+    EXPECT_TRUE(
+        find_roles(joined(joined({kIds}, states("past_key_values")), pasts("past_key_values.#.@")),
+                   joined(joined({kLogits}, pasts("present.#.@")), states(side)), {}))
+        << side;
+  EXPECT_NE(refusal({kIds, tensor("past.0.key", DType::f32, {"B", "2", "64", "16"})},
+                    {kLogits, tensor("present.0.key", DType::f32, {"B", "2", "64", "16"})})
+                .find("'past.0.key' has no axis that grows"),
+            std::string::npos);
   EXPECT_NE(refusal(joined({kIds}, states("past")), joined({kLogits}, states("present", "4")))
                 .find("'present.0.conv' and its past 'past.0.conv' are of different types"),
             std::string::npos);
