@@ -43,6 +43,7 @@ ExprRef ContextRows::from_all(ExprRef e) {
 }
 
 void ContextRows::arrange() {
+  for (OpId o : std::vector<OpId>(g_.order())) unlist_rows(o);
   for (OpId o : std::vector<OpId>(g_.order())) cut_to_rows(o);
   for (OpId o : std::vector<OpId>(g_.order())) put_tokens_first(o);
   g_.clean();
@@ -81,6 +82,35 @@ void ContextRows::cut_to_rows(OpId o) {
   const ir::Captured c =
       ir::capture(ir::select(ir::le(ir::add(at[token], pool_.integer(1)), length_),
                              ir::load_of(g_, rows, at), ir::load_of(g_, rest, at)));
+  g_.replace_uses(old.results[0], g_.add_pointwise(c.operands, c.body, v.type, v.name, old.origin));
+}
+
+// A sum of each row where these are listed along one axis, [B*S,..].
+void ContextRows::unlist_rows(OpId o) {
+  const ir::Op old = g_.op(o);
+  if (old.kind != OpKind::reduce) return;
+  const ir::Value v = g_.value(old.results[0]);
+  if (v.type.dims.empty() || v.type.dims[0] != ir::mul(batch_, length_)) return;
+  ir::Op op = old;
+  ir::Type type = v.type;
+  type.dims[0] = length_;
+  type.dims.insert(type.dims.begin(), batch_);
+  std::vector<ExprRef> all = type.dims;  // and what is summed over
+  const auto& extents = op.as<ir::ReduceAttrs>().extents;
+  all.insert(all.end(), extents.begin(), extents.end());
+  Indices own = ir::indices_of(pool_, all);
+  own[1] = ir::add(ir::mul(own[0], length_), own[1]);
+  own.erase(own.begin());
+  std::vector<ValueId> operands;
+  ExprRef& body = *ir::expressions_of(op)[0];
+  ExprRef free = ir::expand(g_, ir::free_expr(g_, o, body, own),
+                            [&](ValueId x) { return !is_rows(x) && !is_fixed(x); });
+  body = ir::capture({free}, operands)[0];
+  const ValueId rows = g_.add(old.kind, operands, op.attrs, type, v.name + ".rows", old.origin);
+  Indices at = ir::indices_of(pool_, v.type.dims);
+  at.insert(at.begin(), ir::div(at[0], length_));
+  at[1] = ir::mod(at[1], length_);
+  const ir::Captured c = ir::capture(ir::load_of(g_, rows, at));
   g_.replace_uses(old.results[0], g_.add_pointwise(c.operands, c.body, v.type, v.name, old.origin));
 }
 

@@ -15,6 +15,7 @@ namespace tfcc::passes {
 ///
 /// 1. Ops on rows have the tokens at axis 1:
 ///      %y = norm(..) : [B,heads,S,d]  ->  %y' = norm(..) : [B,S,heads,d], and a view of it
+///      %y = reduce(..) : [B*S,n]      ->  %y' = reduce(..) : [B,S,n], and a view of it
 /// 2. What is computed of each token of the context is a past of its own with new rows behind it:
 ///      %y = matmul(%present, %w) : [B,P + S,n]
 ///      ->  %y' = matmul(%new, %w) : [B,S,n]                the new rows of %present
@@ -42,6 +43,7 @@ class ContextRows : protected DecoderInputs {
     ValueId past, present;
     size_t axis = 0;  // of tokens
   };
+  void unlist_rows(OpId o);
   void cut_to_rows(OpId o);
   void put_tokens_first(OpId o);
   void turn_rows(OpId o);

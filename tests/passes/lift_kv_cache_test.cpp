@@ -155,10 +155,11 @@ TEST(LiftKvCache, StepsAreTheWholeOfScoresFromTheLastKey) {
 }
 
 TEST(LiftKvCache, StepsAreTheWholeOfEarlierRows) {
-  for (const char* name : {"lifts_a_convolution", "lifts_a_shift_behind_the_attention",
-                           "lifts_a_product_of_turned_rows", "lifts_shifted_rows",
-                           "lifts_rows_of_heads", "lifts_a_number_of_each_token", "lifts_one_row",
-                           "lifts_padding_at_both_ends", "lifts_a_sum_over_more_places"})
+  for (const char* name :
+       {"lifts_a_convolution", "lifts_a_shift_behind_the_attention",
+        "lifts_a_product_of_turned_rows", "lifts_shifted_rows", "lifts_rows_of_heads",
+        "lifts_a_number_of_each_token", "lifts_one_row", "lifts_sums_of_listed_rows",
+        "lifts_padding_at_both_ends", "lifts_a_sum_over_more_places"})
     steps_are_the_whole(name, 30, "_rows");
 }
 
