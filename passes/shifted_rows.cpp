@@ -116,7 +116,8 @@ ShiftedRows::Shifted& ShiftedRows::shifted(ValueId rows) {
   if (found != shifted_.end()) return *found;
   const ir::Value& x = g_.value(rows);
   const std::vector<ExprRef> dims = {batch_, length_, pool_.integer(kMostRows), x.type.dims[2]};
-  const ValueId earlier = g_.add_input(x.name + ".earlier", {x.type.dtype, dims});  // for now
+  // A stand-in: how many rows are kept is known when all ops are rewritten, which define() follows.
+  const ValueId earlier = g_.add_input(x.name + ".earlier", {x.type.dtype, dims});
   return shifted_.emplace_back(Shifted{rows, 0, earlier});
 }
 

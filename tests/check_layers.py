@@ -48,7 +48,7 @@ def place(path):
 def check_own(path, folder, target):
     """A quoted include, relative to the repository; returns what is wrong with it."""
     if folder == "templates":
-        return "" if re.match(r"(cuda/|cpu/|(expr|sampling)\.h$)", target) else "templates include each other alone"
+        return "" if re.match(r"(cuda/|cpu/|(expr|sampling|sequences)\.h$)", target) else "templates include each other alone"
     first = target.split("/")[0]
     if first not in FOLDERS:
         return "" if folder == "tests" or external_ok(folder, target) else "not a path from the repository's root"

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "expr.h"
+#include "sequences.h"
 
 /// Spec: T, kept, width.
 template <class Spec> struct EarlierRows {
@@ -18,14 +19,6 @@ template <class Spec> struct EarlierRows {
   const i32 *first, *from;
   idx rows, slots;
 
-  /// Where a sequence begins, inside of x whatever `first` says.
-  TFCC_FN idx begin(idx n) const {
-    const idx at = first[n];
-    return at < 0 ? 0 : at < rows ? at : rows;
-  }
-  /// How many rows of sequence n stand before row `end`.
-  TFCC_FN idx count(idx n, idx end) const { return end > begin(n) ? end - begin(n) : 0; }
-
   /// The `kept` rows before row i of sequence n, the last one first.
   TFCC_FN void take(T* out, idx n, idx i) const {
     for (idx l = 0; l < Spec::kept; ++l, out += Spec::width) {
@@ -34,20 +27,10 @@ template <class Spec> struct EarlierRows {
         for (idx c = 0; c < Spec::width; ++c) out[c] = T{};
         continue;
       }
-      const T* row = l < i ? x + (begin(n) + i - l - 1) * Spec::width
+      const T* row = l < i ? x + (begin_of(first, n, rows) + i - l - 1) * Spec::width
                            : state + (slot * Spec::kept + l - i) * Spec::width;
       for (idx c = 0; c < Spec::width; ++c) out[c] = row[c];
     }
-  }
-  /// The sequence of row t.
-  TFCC_FN idx sequence(idx t, idx sequences) const {
-    idx low = 0, high = sequences - 1;  // the last n with first[n] <= t
-    while (low < high) {
-      const idx n = (low + high + 1) / 2;
-      if (first[n] <= t) low = n;
-      else high = n - 1;
-    }
-    return low;
   }
 };
 
@@ -58,10 +41,11 @@ TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const 
   const EarlierRows<Spec> all{x, state, first, from, rows, slots};
   for (idx at = begin; at < end; ++at) {
     if (at < rows) {
-      const idx n = all.sequence(at, sequences);
-      all.take(out + at * Spec::kept * Spec::width, n, all.count(n, at));
+      const idx n = sequence_of(first, sequences, at);
+      all.take(out + at * Spec::kept * Spec::width, n, rows_before(first, n, at, rows));
     }
     if (at < sequences && to[at] >= 0 && to[at] < slots)
-      all.take(state + to[at] * Spec::kept * Spec::width, at, all.count(at, all.begin(at + 1)));
+      all.take(state + to[at] * Spec::kept * Spec::width, at,
+               rows_before(first, at, begin_of(first, at + 1, rows), rows));
   }
 }

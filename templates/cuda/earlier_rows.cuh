@@ -11,23 +11,7 @@
 // those of a state twice for each sequence. Not measured on its own yet.
 #pragma once
 #include "cuda/prelude.cuh"
-
-/// Where a sequence begins, inside of the rows whatever `first` says.
-TFCC_FN idx begin_of(const i32* first, idx n, idx rows) {
-  const idx at = first[n];
-  return at < 0 ? 0 : at < rows ? at : rows;
-}
-
-/// The sequence of row t: the last n with first[n] <= t.
-TFCC_FN idx sequence_of(const i32* first, idx sequences, idx t) {
-  idx low = 0, high = sequences - 1;
-  while (low < high) {
-    const idx n = (low + high + 1) / 2;
-    if (first[n] <= t) low = n;
-    else high = n - 1;
-  }
-  return low;
-}
+#include "sequences.h"
 
 template <class Spec>
 TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const typename Spec::T* x,
@@ -41,7 +25,8 @@ TFCC_FN void earlier_rows(typename Spec::T* out, typename Spec::T* state, const 
   const u32 c = at % units * vec;
   // The rows before row `end` of all, for sequence n.
   const auto take = [&](typename Spec::T* to_row, idx n, idx end) {
-    const idx begin = begin_of(first, n, rows), i = end > begin ? end - begin : 0, slot = from[n];
+    const idx begin = begin_of(first, n, rows), i = rows_before(first, n, end, rows),
+              slot = from[n];
     const bool has = slot >= 0 && slot < slots;
 #pragma unroll
     for (int l = 0; l < kept; ++l) {
