@@ -202,6 +202,12 @@ struct SampleAttrs {
   template <class V> void visit(V&&) {}
 };
 
+/// What most ops of a kind are not.
+struct OptionalFlag {
+  bool& on;
+  bool has_value() const { return on; }
+};
+
 /// Dims that an op may be without.
 struct OptionalDims {
   std::vector<ExprRef>& dims;
@@ -273,14 +279,18 @@ inline constexpr std::string_view kFeatureSoftmaxNames[] = {"q", "k", "both"};
 /// with the element as param s; without one the element. With `softmax` an element of q, of k or of
 /// both is that of its softmax over the e of its head.
 /// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at
-/// token t; none: 1.
+/// token t; none: 1. beta (causal alone): the delta rule, a token adds beta(b,g,t) (v - what k' reads
+/// of the sums) in place of v.
 /// Packed: as in AttentionAttrs, with cu, keys, order and pos behind v.
+/// With `state` (causal alone): y, sums' = linear_attention(q, k, v, sums, loads..), which goes on
+/// from sums f32 [B, kv_heads, dv (+ 1), d] and gives those after its last token.
 ///
 /// y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..): rows first[n] ..
 /// first[n + 1] of q, k, v [1,T,..] go on with the state from[n] and leave the state to[n], in
 /// place. b is 0 and t a row. state f32 [C, kv_heads, dv, d], or dv + 1 where the epilogue uses z:
 /// row m < dv of a head is the sum of k' v[m], row dv that of k'.
 struct LinearAttentionAttrs {
+  ExprRef beta = nullptr;
   bool causal = false;
   ExprRef decay = nullptr;
   ExprRef epilogue = nullptr;
@@ -290,10 +300,14 @@ struct LinearAttentionAttrs {
   std::vector<ExprRef> packed;
   ExprRef q_map = nullptr;
   std::optional<FeatureSoftmax> softmax;
+  bool state = false;
   ExprRef visible = nullptr;
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
-    OptionalExpr decays{decay}, after{epilogue}, key{k_map}, query{q_map}, shown{visible};
+    OptionalFlag goes_on{state};
+    OptionalExpr rate{beta}, decays{decay}, after{epilogue}, key{k_map}, query{q_map},
+        shown{visible};
+    v("beta", rate);
     v("causal", causal);
     v("decay", decays);
     v("epilogue", after);
@@ -303,10 +317,12 @@ struct LinearAttentionAttrs {
     v("packed", dims);
     v("q_map", query);
     v("softmax", softmax);
+    v("state", goes_on);
     v("visible", shown);
   }
-  /// Operands before those that expressions load: q, k, v, and if packed cu, keys, order, pos.
-  size_t own_operands() const { return packed.empty() ? 3 : 7; }
+  /// Operands before those that expressions load: q, k, v, and if packed cu, keys, order, pos, or
+  /// the sums before.
+  size_t own_operands() const { return packed.empty() ? 3 + state : 7; }
   bool q_softmax() const { return softmax && *softmax != FeatureSoftmax::k; }
   bool k_softmax() const { return softmax && *softmax != FeatureSoftmax::q; }
 };

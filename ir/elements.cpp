@@ -311,6 +311,18 @@ bool normalises(const LinearAttentionAttrs& attrs) {
   return found;
 }
 
+bool decays_apart(const Graph& graph, const LinearAttentionAttrs& attrs) {
+  if (!attrs.decay || attrs.heads == attrs.kv_heads) return false;
+  ExprPool& pool = graph.pool();
+  ExprRef h = pool.index(kOfHead, pool.integer(attrs.heads)),
+          group = pool.integer(attrs.heads / attrs.kv_heads),
+          g = pool.index(kOfChannel + 1, pool.integer(attrs.kv_heads)),
+          own = pool.index(kOfChannel + 2, group);
+  ExprRef decay =
+      rewrite(attrs.decay, [&](ExprRef n) { return n == h ? add(mul(g, group), own) : nullptr; });
+  return uses_index(decay, kOfChannel + 2);
+}
+
 std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) {
   return indices_of(graph.pool(), graph.value(v).type.dims);
 }

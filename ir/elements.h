@@ -124,6 +124,10 @@ ExprRef summed_count(const CumsumAttrs& attrs, ExprRef k, ExprRef n);
 /// Whether its epilogue uses z, the sum of weights.
 bool normalises(const LinearAttentionAttrs& attrs);
 
+/// Whether heads that share keys may have different decays: where these are of h, and not of h /
+/// (heads / kv_heads).
+bool decays_apart(const Graph& graph, const LinearAttentionAttrs& attrs);
+
 /// A condition on the distance of key j (index variable kKey) from query i (kQuery) in an attention
 /// of these lengths: j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.
 struct Band {

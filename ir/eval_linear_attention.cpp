@@ -25,7 +25,7 @@ class LinearAttention {
       for (int64_t h = 0; h < heads; ++h)
         sequence(packed ? packed_rows(b)
                         : Rows{b * q().dims[1], q().dims[1], b * k().dims[1], k().dims[1], nullptr},
-                 b, h, h / group);
+                 b, h, h / group, h % group == 0);
     }
     collect_all();
   }
@@ -54,7 +54,7 @@ class LinearAttention {
   };
 
   void collect_all() {
-    for (const Body* body : {&q_map_, &k_map_, &visible_, &decay_, &epilogue_}) {
+    for (const Body* body : {&q_map_, &k_map_, &visible_, &decay_, &beta_, &epilogue_}) {
       if (body->program) collect(run_, *body->program);
     }
   }
@@ -130,11 +130,22 @@ class LinearAttention {
     if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
     const std::vector<double> key = features(k_map_, attrs_.k_softmax(), b, g, t,
                                              k().reals.data() + row * k().dims[2] + g * d());
-    const double* value = v().reals.data() + row * v().dims[2] + g * dv();
+    const double* stored = v().reals.data() + row * v().dims[2] + g * dv();
+    std::vector<double> value(stored, stored + dv());
+    if (beta_.program) {
+      const double rate = of_token(beta_, b, g, t).reals[0];
+      for (int64_t m = 0; m < dv(); ++m) {
+        double known = 0;
+        for (int64_t e = 0; e < d(); ++e)
+          known += key[static_cast<size_t>(e)] * sums.products[static_cast<size_t>(e * dv() + m)];
+        value[static_cast<size_t>(m)] = rate * (value[static_cast<size_t>(m)] - known);
+      }
+    }
     for (int64_t e = 0; e < d(); ++e) {
       sums.keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
       for (int64_t m = 0; m < dv(); ++m)
-        sums.products[static_cast<size_t>(e * dv() + m)] += key[static_cast<size_t>(e)] * value[m];
+        sums.products[static_cast<size_t>(e * dv() + m)] +=
+            key[static_cast<size_t>(e)] * value[static_cast<size_t>(m)];
     }
   }
 
@@ -156,14 +167,34 @@ class LinearAttention {
               run_.results[0].reals.begin() + row * attrs_.heads * dv() + h * dv());
   }
 
-  void sequence(const Rows& rows, int64_t b, int64_t h, int64_t g) {
+  // `first`: of the heads with these keys, which leaves their sums.
+  void sequence(const Rows& rows, int64_t b, int64_t h, int64_t g, bool first) {
     Sums sums = no_sums();
+    if (attrs_.state) {
+      const HostTensor& before = *run_.operands[3];
+      each_of(sums, before.dims[2], b, g, [&](size_t i, double& x) { x = before.reals[i]; });
+    }
     const auto query = [&](int64_t i) { answer(sums, b, h, rows.token(i), rows.first_query + i); };
     for (int64_t j = 0; j < rows.keys; ++j) {
       add_key(sums, b, h, g, rows.token(j), rows.first_key + j);
       if (attrs_.causal && j < rows.queries) query(j);
     }
     for (int64_t i = attrs_.causal ? rows.keys : 0; i < rows.queries; ++i) query(i);
+    if (attrs_.state && first)
+      each_of(sums, run_.operands[3]->dims[2], b, g,
+              [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
+  }
+
+  // f of each number of head g in a slot of states of `rows` rows, and its place in the sums, where
+  // row dv is that of the keys.
+  template <class F> void each_of(Sums& sums, int64_t rows, int64_t slot, int64_t g, const F& f) {
+    for (int64_t m = 0; m < rows; ++m) {
+      for (int64_t e = 0; e < d(); ++e) {
+        f(static_cast<size_t>(((slot * attrs_.kv_heads + g) * rows + m) * d() + e),
+          m < dv() ? sums.products[static_cast<size_t>(e * dv() + m)]
+                   : sums.keys[static_cast<size_t>(e)]);
+      }
+    }
   }
 
   // Head h of the sequence at `n` goes on. Heads with the same keys have the same sums, which the
@@ -175,29 +206,20 @@ class LinearAttention {
                   rows = before.dims[2], from = run_.operands[4]->ints[at],
                   to = run_.operands[5]->ints[at];
     Sums sums = no_sums();
-    // f of each number of a slot and its place in the sums, where row dv is that of the keys.
-    const auto each = [&](int64_t slot, auto f) {
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t e = 0; e < d(); ++e) {
-          f(static_cast<size_t>(((slot * attrs_.kv_heads + g) * rows + m) * d() + e),
-            m < dv() ? sums.products[static_cast<size_t>(e * dv() + m)]
-                     : sums.keys[static_cast<size_t>(e)]);
-        }
-      }
-    };
-    if (from >= 0 && from < slots) each(from, [&](size_t i, double& x) { x = before.reals[i]; });
+    if (from >= 0 && from < slots)
+      each_of(sums, rows, from, g, [&](size_t i, double& x) { x = before.reals[i]; });
     for (int64_t t = run_.operands[3]->ints[at]; t < run_.operands[3]->ints[at + 1]; ++t) {
       add_key(sums, 0, h, g, t, t);
       answer(sums, 0, h, t, t);
     }
     if (to >= 0 && to < slots && h % (attrs_.heads / attrs_.kv_heads) == 0)
-      each(to, [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
+      each_of(sums, rows, to, g, [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
   }
 
   OpRun& run_;
   const LinearAttentionAttrs& attrs_;
   Body q_map_{attrs_.q_map, run_}, k_map_{attrs_.k_map, run_}, visible_{attrs_.visible, run_},
-      decay_{attrs_.decay, run_}, epilogue_{attrs_.epilogue, run_};
+      decay_{attrs_.decay, run_}, beta_{attrs_.beta, run_}, epilogue_{attrs_.epilogue, run_};
   std::vector<std::vector<int64_t>> at_;
 };
 

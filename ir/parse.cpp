@@ -427,6 +427,9 @@ class GraphParser : WordParser {
   Result<void> read(const OpText& op, std::string_view key, OptionalDims& v) {
     return read(op, key, v.dims);
   }
+  Result<void> read(const OpText& op, std::string_view key, OptionalFlag& v) {
+    return read(op, key, v.on);
+  }
   Result<void> read(const OpText& op, std::string_view key, OptionalExpr& e) {
     return read(op, key, e.expr);
   }

@@ -232,6 +232,9 @@ class Printer {
   std::string text(const Op& op, std::string_view key, const OptionalDims& v) {
     return text(op, key, v.dims);
   }
+  std::string text(const Op& op, std::string_view key, const OptionalFlag& v) {
+    return text(op, key, v.on);
+  }
   std::string text(const Op& op, std::string_view key, const OptionalExpr& e) {
     return text(op, key, e.expr);
   }

@@ -135,7 +135,7 @@ std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op,
   const auto dims = [&](size_t i) { return graph.value(op.operands[i]).type.dims; };
   const auto width = [&](ExprRef all, int64_t heads) { return div(all, pool.integer(heads)); };
   const bool of_query = key == "q_map" || key == "epilogue",
-             of_key = key == "k_map" || key == "visible";
+             of_key = key == "k_map" || key == "visible" || key == "beta";
   std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads),
                                   dims(of_query ? 0 : 1)[1]};
   if (!a.packed.empty()) extents[0] = a.packed[0], extents[2] = a.packed[1];

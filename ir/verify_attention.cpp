@@ -334,11 +334,28 @@ bool check_linear(Rules r) {
   check("k_map", a.k_map, Scalar::f32);
   check("visible", a.visible, Scalar::boolean);
   check("decay", a.decay, Scalar::f32);
+  check("beta", a.beta, Scalar::f32);
   check("epilogue", a.epilogue, Scalar::f32);
   r.require(!a.visible || !uses_index(a.visible, kOfHead), "F5", "visible depends on the head");
   r.require(!a.decay || (a.causal && a.packed.empty()), "F6",
             "a decay needs causal, and every token, so that it is not packed");
+  r.require(!a.beta || (a.causal && a.packed.empty() && !a.visible && !normalises(a)), "F8",
+            "a beta needs causal, every token, and an epilogue without z");
   return true;
+}
+
+// Sums of `count` sequences, or of slots.
+bool check_sums(Rules r, size_t operand, ExprRef count, std::string_view rule) {
+  const auto& a = r.op.as<LinearAttentionAttrs>();
+  const auto number = [&](int64_t n) { return r.graph.pool().integer(n); };
+  const int64_t d = *as_int(r.in(1).dims[2]) / a.kv_heads,
+                dv = *as_int(r.in(2).dims[2]) / a.kv_heads;
+  const Type wanted{DType::f32, {count, number(a.kv_heads), number(dv + normalises(a)), number(d)}};
+  return r.require(
+      r.in(operand) == wanted && r.out(1) == wanted, rule,
+      fmt::format("the state is not f32 [{}, kv_heads, dv, d], with dv + 1 where the epilogue uses "
+                  "z, or its result is of another type",
+                  print(count)));
 }
 
 }  // namespace
@@ -353,6 +370,9 @@ bool check_linear(Rules r) {
 /// tokens are visible, nothing decays and `y = s`. A token that is not visible is not read: its k
 /// and v may be NaN. Without a visible token s and z are 0.
 ///
+/// With `beta` it is the delta rule: what token j adds is `k' u^T` in place of `k' v^T`, where `u =
+/// beta(b, g, j) (v - what k' reads of the sums before it)`. These have decayed to token j.
+///
 /// There is no softmax over tokens, so that `s` is `q'` times a sum over tokens of `k'
 /// v^T`, `[d, dv]` a head: time and memory grow with the number of tokens, not with its square.
 /// Kernels take the factor from the difference of two running sums, as graphs write it: a decay of
@@ -365,24 +385,37 @@ bool check_linear(Rules r) {
 /// of these; so with `causal` a pack has none in front of a live one. b and t are still those of
 /// the padded tensors.
 ///
-/// - **F1** At least three operands, one result.
+/// With `state` it is `y, sums' = linear_attention(q, k, v, sums, loads..)`. `sums` are those before
+/// the first token, as in a slot of linear_attention_step, and `sums'` those after the last.
+///
+/// - **F1** At least three operands, one result; with `state` four and two.
 /// - **F2** q, k, v are of rank 3 and of one type: f32, f16 or bf16. The result is one of these
 ///   types, of rank 3.
 /// - **F3** Batches agree, k and v have one length, and so has q if causal or packed.
 /// - **F4** `kv_heads` divides `heads`; the widths of q, k, v are constants that fit them. The
 ///   result is `[B, Sq, heads*dv]`.
-/// - **F5** `q_map`, `k_map`, `decay` and `epilogue` are f32, and `visible` is a condition that
-///   does not use h. The maps have the parameter `s`, the epilogue `s` and `z`.
+/// - **F5** `q_map`, `k_map`, `decay`, `beta` and `epilogue` are f32, and `visible` is a condition
+///   that does not use h. The maps have the parameter `s`, the epilogue `s` and `z`.
 /// - **F6** A decay is of a causal op that is not packed.
 /// - **F7** Packed rows come with `cu` i32[B+1], `keys` and `order` i32[B] and `pos` i32[T], have
 ///   one batch, and no `visible`.
+/// - **F8** A beta is of a causal op that is not packed, without `visible`, and whose epilogue does
+///   not use z.
+/// - **F9** So is a state, but for z. It is f32 `[B, kv_heads, dv, d]`, or `dv + 1` where the
+///   epilogue uses z, and so is its result. A decay is as in S5.
 void check_linear_attention(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1",
-                 "needs q, k, v and one result") ||
+  if (!r.require(r.op.operands.size() >= 3u + a.state && r.op.results.size() == 1u + a.state, "F1",
+                 "needs q, k, v and one result, with a state this too and two") ||
       !check_linear(r))
     return;
   r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
+  if (!a.state && !a.beta) return;
+  r.require(!decays_apart(r.graph, a), "F9", "heads that share keys decay apart");
+  if (!a.state) return;
+  r.require(a.causal && a.packed.empty() && !a.visible, "F9",
+            "a state needs causal, and every token, so that it is not packed");
+  check_sums(r, 3, r.in(0).dims[0], "F9");
 }
 
 /// `y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..)` computes a causal
@@ -400,11 +433,11 @@ void check_linear_attention(Rules r) {
 /// sequences: a run that failed has changed no state that it began from.
 ///
 /// - **S1** Seven operands at least, two results.
-/// - **S2** It is `causal`, not `packed`, without `visible`, and has one batch.
+/// - **S2** It is `causal`, not `packed`, without `visible` and `state`, and has one batch.
 /// - **S3** `first` i32[N+1], `from` and `to` i32[N].
 /// - **S4** The state is of that type, and the second result too.
-/// - **S5** A decay depends on the head only where every head has keys of its own.
-/// - **F2** to **F5** as for linear_attention, and **V4**.
+/// - **S5** A decay is the same for heads that share keys.
+/// - **F2** to **F5** and **F8** as for linear_attention, and **V4**.
 void check_linear_attention_step(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 7 && r.op.results.size() == 2, "S1",
@@ -413,22 +446,14 @@ void check_linear_attention_step(Rules r) {
     return;
   ExprPool& pool = r.graph.pool();
   const Type &first = r.in(3), &from = r.in(4), &to = r.in(5), &state = r.in(6);
-  r.require(a.causal && a.packed.empty() && !a.visible && is_int(r.in(0).dims[0], 1), "S2",
-            "it is causal, every row is seen, and rows are [1, T, ..]");
+  r.require(a.causal && a.packed.empty() && !a.visible && !a.state && is_int(r.in(0).dims[0], 1),
+            "S2", "it is causal, every row is seen, and rows are [1, T, ..]");
   r.require(from.dtype == DType::i32 && from.rank() == 1 && to == from &&
                 first == Type{DType::i32, {add(from.dims[0], pool.integer(1))}},
             "S3", "first, from and to are not i32[N + 1], i32[N] and i32[N]");
-  const auto number = [&](int64_t n) { return pool.integer(n); };
-  const int64_t d = *as_int(r.in(1).dims[2]) / a.kv_heads,
-                dv = *as_int(r.in(2).dims[2]) / a.kv_heads;
-  const bool sums = state.dtype == DType::f32 && state.rank() == 4 &&
-                    state.dims[1] == number(a.kv_heads) &&
-                    state.dims[2] == number(dv + normalises(a)) && state.dims[3] == number(d);
-  r.require(
-      sums && r.out(1) == state, "S4",
-      "the state is not f32 [C, kv_heads, dv, d], with dv + 1 where the epilogue uses z, or its result is of another type");
-  r.require(!a.decay || a.heads == a.kv_heads || !uses_index(a.decay, kOfHead), "S5",
-            "heads that share keys decay apart");
+  ExprRef slots = state.rank() == 4 ? state.dims[0] : pool.integer(0);
+  check_sums(r, 6, slots, "S4");
+  r.require(!decays_apart(r.graph, a), "S5", "heads that share keys decay apart");
   check_states(r);
 }
 

@@ -149,6 +149,7 @@ struct KeyWriter {
   }
   void operator()(const char*, const ir::OptionalExpr& e) { (*this)("", e.expr); }
   void operator()(const char*, const ir::OptionalDims& v) { (*this)("", v.dims); }
+  void operator()(const char*, const ir::OptionalFlag& v) { key.push_back(v.on); }
   void operator()(const char*, double v) {
     uint64_t bits;
     __builtin_memcpy(&bits, &v, 8);

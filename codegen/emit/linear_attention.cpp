@@ -302,6 +302,7 @@ LaunchSize launch_size(const EmitContext& c, const Description& x, const Tile& t
 Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  if (attrs.state || attrs.beta) return emit_linear_attention_step(c, o);
   TFCC_TRY(const Description x, describe(c, o));
   const Tile tile = choose(c, x);
 
@@ -315,7 +316,8 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
   Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
   if (tile.stages > 0) stub.compute_fast();
-  const std::vector<std::string> functors = linear_functors(stub, attrs);
+  std::vector<std::string> functors = linear_functors(stub, attrs);
+  functors.pop_back();  // beta
   add_spec(stub, c, attrs, x, tile);
   std::vector<MatrixView> maps;
   call_kernel(stub, c, op, x, tile, functors, maps);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention_step: q, k and v are read in place where they are slices of a wider product.
+// linear_attention_step: q, k and v are read in place where they are slices of a wider product. And
+// a linear_attention with a state or a beta, whose sequences are those of a batch.
 // templates/*/linear_attention_step.
 #include <fmt/format.h>
 
@@ -28,6 +29,13 @@ struct StepTile {
   int64_t places = 2;  // with ahead: for states, those on their way and the one in use
   int64_t least = 0, most = std::numeric_limits<int32_t>::max();  // CUDA: tokens of its sequences
 };
+
+bool is_step(const ir::Op& op) { return op.kind == ir::OpKind::linear_attention_step; }
+/// The operand with the sums before, if there is one.
+std::optional<size_t> sums_of(const ir::Op& op) {
+  if (is_step(op)) return 6;
+  return op.as<ir::LinearAttentionAttrs>().state ? std::optional<size_t>(3) : std::nullopt;
+}
 /// Where any number of tokens may come, sequences with so many or fewer have a launch of their own.
 constexpr int64_t kFewTokens = 4;
 
@@ -44,7 +52,7 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   const int64_t width = (d + 4 * tile.parts - 1) / (4 * tile.parts) * 4 * tile.parts;
   const bool wide = width > 4 * tile.parts;
   tile.rows = few && !wide ? 8 : 4;
-  tile.together = few || wide || group > 1 ? 1 : 4;
+  tile.together = few || wide || group > 1 || attrs.beta ? 1 : 4;
   tile.columns = std::min(
       (dv + tile.rows - 1) / tile.rows * tile.rows,
       tile.rows * std::max<int64_t>(2, (few && c.target.has_wgmma ? 128 : 64) / tile.parts));
@@ -94,7 +102,7 @@ StepRows step_rows(const EmitContext& c, const ir::Op& op, int64_t d, int64_t dv
                parts.back().stride * bytes % 16 == 0;
   }
   for (size_t i = 3; i < op.operands.size(); ++i) {
-    if (i != 6) read(op.operands[i]);
+    if (!is_step(op) || i != sums_of(op)) read(op.operands[i]);  // a step's are written
   }
   return {std::move(parts), std::move(reads), aligned};
 }
@@ -109,9 +117,9 @@ bool begins_early(const EmitContext& c, const ir::Op& op, const StepRows& x, con
   const auto given = [&](ValueId v) { return c.callers.has(v) && !c.graph.def(v); };
   const auto callers = [&](ValueId v) { return c.callers.has(v); };
   const auto first = op.operands.begin();
-  return tile.ahead && c.target.has_wgmma && c.graph.def(*first) && !c.graph.is_constant(*first) &&
-         std::all_of(first + 3, first + 7, given) && !callers(op.results[0]) &&
-         std::none_of(first + 7, op.operands.end(), callers) &&
+  return is_step(op) && tile.ahead && c.target.has_wgmma && c.graph.def(*first) &&
+         !c.graph.is_constant(*first) && std::all_of(first + 3, first + 7, given) &&
+         !callers(op.results[0]) && std::none_of(first + 7, op.operands.end(), callers) &&
          std::none_of(x.parts.begin(), x.parts.end(),
                       [&](const RowSlice& part) { return callers(part.base); });
 }
@@ -134,6 +142,7 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
     stub.field(name, value);
   }
   stub.field("decays", attrs.decay != nullptr);
+  stub.field("delta", attrs.beta != nullptr);
   stub.field("normalises", ir::normalises(attrs));
   stub.field("q_softmax", attrs.q_softmax());
   stub.field("k_softmax", attrs.k_softmax());
@@ -156,39 +165,47 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
   }
 }
 
+// Rows and slots of sequences, and their sums.
+std::string tables_of(Stub& stub, const EmitContext& c, const ir::Op& op) {
+  std::vector<std::string> parts;
+  std::vector<ExprRef> sizes;
+  if (is_step(op)) {
+    parts.push_back(stub.out(1));
+    for (size_t i : {3, 4, 5}) parts.push_back(stub.in(op.operands[i]));
+    if (c.cuda()) sizes.push_back(c.dims(op.operands[4])[0]);
+    sizes.push_back(c.dims(op.operands[6])[0]);
+  } else {
+    const auto sums = sums_of(op);
+    parts = {sums ? stub.in(op.operands[*sums]) : "nullptr", sums ? stub.out(1) : "nullptr"};
+    if (c.cuda()) sizes.push_back(c.dims(op.operands[0])[0]);
+    sizes.push_back(c.dims(op.operands[0])[1]);
+  }
+  for (ExprRef n : sizes) parts.push_back(fmt::format("(idx)({})", stub.size(n)));
+  const char* type = !is_step(op) ? "BatchStates" : c.cuda() ? "StepTables" : "SlotStates";
+  return fmt::format("{}{{{}}}", type, fmt::join(parts, ", "));
+}
+
 // The template's arguments. On CUDA the tables are made by functors, one of them for before the wait.
 void call_step(Stub& stub, const EmitContext& c, const ir::Op& op, const StepRows& x,
                const StepTile& tile) {
-  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0];
-  std::vector<std::string> tables{stub.out(1)};
-  const auto add_tables = [&] {
-    for (size_t i : {3, 4, 5}) tables.push_back(stub.in(op.operands[i]));
-  };
-  add_tables();
-  std::vector<std::string> arguments{stub.out(0)}, rows;
-  for (const RowSlice& part : x.parts) rows.push_back(stub.in(part.base, part.offset));
+  std::string tables = tables_of(stub, c, op);
+  std::vector<std::string> arguments{stub.out(0)};
+  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
   if (c.cuda()) {
-    const auto made = [&](const char* captures) {
-      return fmt::format("[&{}] {{ return StepTables{{{}, (idx)({}), (idx)({})}}; }}", captures,
-                         fmt::join(tables, ", "), stub.size(sequences), stub.size(slots));
-    };
-    rows.push_back(made(""));
+    arguments.push_back(fmt::format("[&] {{ return {}; }}", tables));
     const bool early = begins_early(c, op, x, tile);
     if (early) {
       stub.waits_itself(), stub.reads_early();
-      tables = {stub.out(1)};
-      add_tables();
+      tables = tables_of(stub, c, op);  // as they are read then
     }
-    rows.push_back(early ? made(", n = FreshSizes{n}") : "0");
+    arguments.push_back(early ? fmt::format("[&, n = FreshSizes{{n}}] {{ return {}; }}", tables)
+                              : "0");
   } else {
-    arguments.push_back(tables[0]);
-    rows.insert(rows.end(), tables.begin() + 1, tables.end());
-    rows.push_back(stub.size(slots));
+    arguments.push_back(std::move(tables));
   }
-  arguments.insert(arguments.end(), rows.begin(), rows.end());
   const std::vector<std::string> functors =
       linear_functors(stub, op.as<ir::LinearAttentionAttrs>());
-  for (size_t i : {0, 1, 3, 4}) arguments.push_back(functors[i]);
+  for (size_t i : {0, 1, 3, 5, 4}) arguments.push_back(functors[i]);
   stub.call(std::move(arguments), {});
 }
 
@@ -201,7 +218,9 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const StepTile& tile, int64
   call_step(stub, c, op, x, tile);
   if (c.cuda()) stub.resident(tile.resident);
 
-  ExprRef sequences = c.dims(op.operands[4])[0], rows = c.dims(op.operands[0])[1];
+  const ir::Type& q = c.type(op.operands[0]);
+  ExprRef sequences = is_step(op) ? c.dims(op.operands[4])[0] : q.dims[0],
+          rows = ir::mul(q.dims[0], q.dims[1]);
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
@@ -217,9 +236,10 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const StepTile& tile, int64
   }
   KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d),
                       std::move(stub), std::move(size),
-                      ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
-  launch.of_states =
-      ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + ir::normalises(attrs)) * d));
+                      ir::mul(rows, c.integer((attrs.beta ? 6 : 4) * attrs.heads * d * dv))};
+  if (is_step(op))
+    launch.of_states =
+        ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + ir::normalises(attrs)) * d));
   return launch;
 }
 
@@ -237,11 +257,12 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
   const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
   const auto chosen = [&](bool few) { return choose_step(c, d, dv, group, bytes, attrs, few); };
-  StepTile tile = chosen(c.bucket.most_tokens > 0), of_few = chosen(true);
+  const bool few_tokens = is_step(op) && c.bucket.most_tokens > 0;
+  StepTile tile = chosen(few_tokens), of_few = chosen(true);
   if (c.cuda() && tile.shared_bytes > c.target.shared_bytes)
     return c.unsupported(o,
                          fmt::format("{} heads of {} share a key, which are too many", group, d));
-  if (!c.cuda() || c.bucket.most_tokens > 0 || !of_few.ahead)
+  if (!c.cuda() || !is_step(op) || few_tokens || !of_few.ahead)
     return Emission::of(launch_of(c, o, tile, d, dv));
   of_few.most = kFewTokens, tile.least = kFewTokens + 1;
   Emission emission = Emission::of(launch_of(c, o, of_few, d, dv));

@@ -24,6 +24,7 @@ std::vector<std::string> linear_functors(Stub& stub, const ir::LinearAttentionAt
   add("Decay", "idx b, idx h, idx t", attrs.decay, Scalar::f32, "NoDecay{}");
   add("Epilogue", "f32 s, f32 z, idx b, idx h, idx t, idx c", attrs.epilogue, Scalar::f32,
       "SumAlone{}");
+  add("Beta", "idx b, idx h, idx t", attrs.beta, Scalar::f32, "NoDelta{}");
   return objects;
 }
 

@@ -10,7 +10,7 @@
 
 namespace tfcc::codegen {
 
-/// q_map, k_map, visible, decay and epilogue in this order: an object of a functor each, or of what
+/// q_map, k_map, visible, decay, epilogue and beta in this order: an object of a functor each, or of what
 /// says that there is none.
 std::vector<std::string> linear_functors(Stub& stub, const ir::LinearAttentionAttrs& attrs);
 

@@ -78,6 +78,8 @@ std::vector<SizeLimit> cuda_limits(const Graph& graph) {
     ExprRef batch = op.kind == ir::OpKind::attention ? ir::attention_extents(graph, op)[ir::kBatch]
                     : op.kind == ir::OpKind::linear_attention_step
                         ? graph.value(op.operands[4]).type.dims[0]
+                    : op.kind == ir::OpKind::linear_attention
+                        ? ir::linear_attention_extents(graph, op, "q_map")[ir::kOfBatch]
                         : nullptr;
     ExprRef most = pool.integer(65535);
     if (!batch) continue;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// LinearAttention (opset 27, and of com.microsoft): a running sum S of k v^T that the queries read. Tokens are weighed
-// under a triangle, which raise-linear-attention takes for its op; a state from before is what one
-// more product reads. A decay of each channel (GLA, RWKV-6) is no factor of a product of rows: such
-// weights are summed pair by pair. With a delta rule what is added depends on S: the values are
-// those that solve a triangle of equations (the WY form of Yang et al., 2024), or those of one step.
+// LinearAttention (opset 27, and of com.microsoft): a running sum S of k v^T that the queries read.
+// With a delta rule, or a state from before, it is the op linear_attention. Else tokens are weighed
+// under a triangle, which raise-linear-attention takes for that op. A decay of each channel (GLA,
+// RWKV-6, KDA) is no factor of a product of rows, and the op has none: such weights are summed pair
+// by pair, and a state is what one more product reads. With a delta rule what is added depends on S:
+// the values are those that solve a triangle of equations (the WY form of Yang et al., 2024), or
+// those of one step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +28,10 @@ struct Recurrence {
   ExprRef heads, kv_heads, group;  // of the result, and of the state; group: heads that share one
   ExprRef q_heads;                 // of com.microsoft there may be fewer
   ExprRef batch, tokens, d, dv;
-  ValueId q, k, v;                           // f32 [B,heads,T,..]
-  std::optional<ValueId> past, decay, beta;  // f32 [B,kv_heads,d,dv], [B,T,.], [B,T,.]
+  ValueId q, k,
+      v;  // [B,T,heads*d], [B,T,key heads*d], [B,T,kv_heads*dv]; f32 [B,heads,T,..] by_head()
+  ExprRef key_heads;
+  std::optional<ValueId> past, decay, beta;  // [B,kv_heads,d,dv], f32 [B,T,.], [B,T,.]
   bool of_channels = false;                  // the decay is [B,T,kv_heads*d], not [B,T,kv_heads]
   double scale = 1;
 };
@@ -47,8 +51,8 @@ Result<void> require_real(Importer& im, ValueId v, std::string_view role) {
                  fmt::format("{} is f64; f32, f16 and bf16 are supported", role));
 }
 
-// [B,T,n*w] as [B,n,T,w], and w.
-Result<ValueId> heads_of(Importer& im, size_t input, ExprRef n, ExprRef& width, Recurrence& r) {
+// An input [B,T,n*w], and w.
+Result<ValueId> rows_of(Importer& im, size_t input, ExprRef n, ExprRef& width, Recurrence& r) {
   static constexpr std::string_view kNames[] = {"query", "key", "value"};
   TFCC_TRY(ValueId x, im.input(input));
   const Dims d = im.dims(x);
@@ -65,9 +69,16 @@ Result<ValueId> heads_of(Importer& im, size_t input, ExprRef n, ExprRef& width, 
   if (input == 0) r.batch = d[0], r.tokens = d[1];
   TFCC_TRY(r.batch, im.unify(r.batch, d[0], "query, key and value have different batches"));
   TFCC_TRY(r.tokens, im.unify(r.tokens, d[1], "query, key and value have different lengths"));
-  const std::string name = fmt::format(".{}", kNames[input]);
-  ValueId split = reshape(im, wide(im, x, name), {d[0], d[1], n, width}, name + "_heads");
-  return transpose(im, split, {0, 2, 1, 3}, name + "_by_head");
+  return x;
+}
+
+// [B,T,n*w] as f32 [B,n,T,w].
+ValueId split(Importer& im, ValueId x, ExprRef n, std::string_view name) {
+  const Dims d = im.dims(x);
+  const std::string base(name);
+  const ValueId heads =
+      reshape(im, wide(im, x, base), {d[0], d[1], n, ir::div(d[2], n)}, base + "_heads");
+  return transpose(im, heads, {0, 2, 1, 3}, base + "_by_head");
 }
 
 // Of a decay, or of sums of decays: what channel e of head h of k has.
@@ -167,13 +178,11 @@ Result<Recurrence> read_recurrence(Importer& im) {
   Recurrence r;
   TFCC_TRY_VOID(read_rule(im, r));
   ExprRef dk = nullptr;
-  TFCC_TRY(r.q, heads_of(im, 0, r.q_heads, r.d, r));
-  TFCC_TRY(ExprRef keys, key_heads(im, r));
-  TFCC_TRY(r.k, heads_of(im, 1, keys, dk, r));
-  TFCC_TRY(r.v, heads_of(im, 2, r.kv_heads, r.dv, r));
+  TFCC_TRY(r.q, rows_of(im, 0, r.q_heads, r.d, r));
+  TFCC_TRY(r.key_heads, key_heads(im, r));
+  TFCC_TRY(r.k, rows_of(im, 1, r.key_heads, dk, r));
+  TFCC_TRY(r.v, rows_of(im, 2, r.kv_heads, r.dv, r));
   if (dk != r.d) return im.fail(ErrorCode::shape, "heads of query and key differ in size");
-  r.q = repeated(im, r.q, r.heads, ".query_of_each");
-  r.k = repeated(im, r.k, r.kv_heads, ".key_of_each");
   TFCC_TRY_VOID(read_gates(im, r));
   r.scale = im.attr_float("scale", 0);
   if (r.scale == 0) r.scale = 1 / std::sqrt(static_cast<double>(*ir::as_int(r.d)));
@@ -188,7 +197,7 @@ Result<Recurrence> read_recurrence(Importer& im) {
     for (size_t k = 0; k < 4; ++k) {
       TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[k], wanted[k], misfit));
     }
-    r.past = wide(im, past, ".past");
+    r.past = past;
   }
   return r;
 }
@@ -386,10 +395,86 @@ void define_step(Importer& im, const Recurrence& r) {
   if (wants_output(im, 1)) define_state(im, r, im.element(next, s));
 }
 
+// Rows of `from` heads as those of `to`, each as often as makes so many.
+ValueId repeated_rows(Importer& im, const Recurrence& r, ValueId x, ExprRef from, ExprRef to,
+                      std::string_view suffix) {
+  const ExprRef width = ir::div(im.dims(x)[2], from), times = ir::div(to, from);
+  const Dims d{r.batch, r.tokens, ir::mul(to, width)};
+  if (im.dims(x) == d) return x;
+  Indices at = im.index_vars(d);
+  const ExprRef head = ir::div(ir::div(at[2], width), times);
+  at[2] = ir::add(ir::mul(head, width), ir::mod(at[2], width));
+  return im.pointwise(im.element(x, at), im.type(x).dtype, d, suffix);
+}
+
+// Sums before the first token as the op has them, f32 [B,kv_heads,dv,d]: those of past_state or none.
+ValueId sums_before(Importer& im, const Recurrence& r) {
+  const Dims dims{r.batch, r.kv_heads, r.dv, r.d};
+  const Indices at = im.index_vars(dims);
+  ExprRef e = r.past ? im.element(*r.past, {at[0], at[1], at[3], at[2]}) : im.pool().real(0);
+  return im.pointwise(ir::convert(e, Scalar::f32), DType::f32, dims, ".sums_before");
+}
+
+// The op linear_attention, for a decay of each head.
+void define_op(Importer& im, const Recurrence& r) {
+  ir::LinearAttentionAttrs attrs;
+  attrs.causal = true;
+  attrs.heads = *ir::as_int(r.heads), attrs.kv_heads = *ir::as_int(r.kv_heads);
+  const DType dtype = im.type(r.q).dtype;
+  const bool one_type = im.type(r.k).dtype == dtype && im.type(r.v).dtype == dtype;
+  const auto row = [&](ValueId x, ExprRef n, ExprRef to, std::string_view name) {
+    return repeated_rows(im, r, one_type ? x : wide(im, x, name), n, to, name);
+  };
+  std::vector<ValueId> operands = {row(r.q, r.q_heads, r.heads, ".queries"),
+                                   row(r.k, r.key_heads, r.kv_heads, ".keys"),
+                                   row(r.v, r.kv_heads, r.kv_heads, ".values")};
+  attrs.state = r.past || wants_output(im, 1);
+  if (attrs.state) operands.push_back(sums_before(im, r));
+  const ExprRef b = im.pool().index(ir::kOfBatch, r.batch),
+                t = im.pool().index(ir::kOfToken, r.tokens),
+                h = im.pool().index(ir::kOfHead, r.heads),
+                g = im.pool().index(ir::kOfHead, r.kv_heads);
+  std::vector<ExprRef> free = {ir::mul(im.pool().param("s", Scalar::f32), im.pool().real(r.scale)),
+                               nullptr, nullptr};
+  if (r.decay) free[1] = im.element(*r.decay, {b, t, ir::div(h, r.group)});
+  if (r.beta)
+    free[2] = im.element(*r.beta, {b, t, ir::is_int(im.dims(*r.beta)[2], 1) ? im.integer(0) : g});
+  free = ir::capture(free, operands);
+  attrs.q_map = free[0], attrs.decay = free[1], attrs.beta = free[2];
+  const ir::Type y{dtype, {r.batch, r.tokens, ir::mul(r.heads, r.dv)}};
+  if (!attrs.state) {
+    im.define(0, im.graph.add(ir::OpKind::linear_attention, operands, attrs, y, im.value_name(0),
+                              im.node->name));
+    return;
+  }
+  const std::string name = im.value_name(0);
+  const ir::OpId o =
+      im.graph.add_op(ir::OpKind::linear_attention, operands, attrs, {y, im.type(operands[3])},
+                      {name, name + ".sums"}, im.node->name);
+  im.define(0, im.graph.result(o));
+  if (!wants_output(im, 1)) return;
+  const Dims state{r.batch, r.kv_heads, r.d, r.dv};
+  const Indices s = im.index_vars(state);
+  define_state(im, r, im.element(im.graph.result(o, 1), {s[0], s[1], s[3], s[2]}));
+}
+
+// f32 rows by head, for products and sums of them.
+void split_heads(Importer& im, Recurrence& r) {
+  r.q = repeated(im, split(im, r.q, r.q_heads, ".query"), r.heads, ".query_of_each");
+  r.k = repeated(im, split(im, r.k, r.key_heads, ".key"), r.kv_heads, ".key_of_each");
+  r.v = split(im, r.v, r.kv_heads, ".value");
+  if (r.past) r.past = wide(im, *r.past, ".past");
+}
+
 }  // namespace
 
 Result<void> import_linear_attention(Importer& im) {
   TFCC_TRY(Recurrence r, read_recurrence(im));
+  if ((r.delta || r.past) && !r.of_channels) {
+    define_op(im, r);
+    return {};
+  }
+  split_heads(im, r);
   if (r.delta && ir::is_int(r.tokens, 1)) {
     define_step(im, r);
     return {};
@@ -398,8 +483,8 @@ Result<void> import_linear_attention(Importer& im) {
   if (r.delta && most > kMostTokens) {
     return im.fail(
         ErrorCode::unsupported,
-        fmt::format("a delta rule over {} tokens is supported for at most {}; say so with "
-                    "--maxShapes",
+        fmt::format("a delta rule with a decay of each channel over {} tokens is supported for at "
+                    "most {}; say so with --maxShapes",
                     ir::print(r.tokens), kMostTokens));
   }
   std::optional<ValueId> decays;

@@ -23,6 +23,9 @@ struct AllTokens {
 struct NoDecay {
   TFCC_FN f32 operator()(idx, idx, idx) const { return 0.0f; }
 };
+struct NoDelta {
+  TFCC_FN f32 operator()(idx, idx, idx) const { return 1.0f; }
+};
 struct SumAlone {
   TFCC_FN f32 operator()(f32 s, f32, idx, idx, idx, idx) const { return s; }
 };

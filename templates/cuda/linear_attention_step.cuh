@@ -3,13 +3,16 @@
 // and v [rows, kv_heads*dv] go on with the sums in slot from[n] of state [slots, kv_heads, dv (+
 // 1), d] (outside of the slots: with none) and leave theirs in slot to[n] (outside:
 // nowhere). Row m of a head is the sum of k' v[m], row dv that of k'. At token t: S = exp(decay(t))
-// S + k' v^T, out = epilogue(q' S, q' z) (ir/ops.md). Tokens follow each other one by one, so that
-// a sequence has the same bits in runs of any sizes.
+// S + k' u^T, out = epilogue(q' S, q' z), where u = v, or by the delta rule beta(t) (v - k'
+// exp(decay(t)) S) (ir/ops.md). Tokens follow each other one by one, so that a sequence has the same
+// bits in runs of any sizes. A linear_attention with a state or a beta is the same with BatchStates:
+// sequence n has rows [n tokens, (n + 1) tokens), and sums of its own before and after them.
 //
 // A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv,
 // columns), kv_heads, sequences}. `parts` threads hold kRows rows of the state, of each the quads
 // part, part + parts, ..; the first warp holds the sum of keys too, which the first block leaves.
-// What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in
+// What kTokens tokens see is summed over the parts at once; what a key reads for the delta rule,
+// between two tokens. q', k' and v of `tokens` tokens are in
 // shared memory, and what they see, before the epilogue. No slot of `to` is one of `from`.
 // With ahead (sequences of few tokens) any number of blocks take these tiles one after the other.
 // Of `places` - 1 tiles the state, and rows of q, k and v where they are aligned, are on their way
@@ -20,11 +23,11 @@
 // Sequences with fewer tokens than `least` or more than `most` are those of another launch. Where
 // least is over 0 the grid's last size is at most rows / least, and blocks look for theirs.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns,
-// parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places, early; least,
-// most; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises
+// parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places, early (all
+// three not with BatchStates); least, most (0 and any number with these); delta; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises
 // (the epilogue asks for z), q_softmax, k_softmax. Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens
-// the FMA units, 4 d dv FLOP a head.
+// the FMA units, 4 d dv FLOP a head, 6 with the delta rule, whose tokens wait for each other.
 #pragma once
 #include "cuda/linear_attention_tile.cuh"
 #include "cuda/sm90.cuh"
@@ -73,6 +76,29 @@ template <int count, int lanes> TFCC_FN void sum_over_lanes(f32* x, int lane) {
 #pragma unroll
     for (int step = lanes / 2; step > 0; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
   }
+}
+/// What sum_over_lanes() leaves, for all lanes: x[i] becomes the sum of value i.
+template <int count, int lanes> TFCC_FN void share_sums(f32 (&x)[count], int lane) {
+  if constexpr (lanes > 1) {
+    constexpr int left = count > lanes ? count / lanes : 1,
+                  same = count > lanes ? 1 : lanes / count;  // neighbours with one value
+    const int first = (int)threadIdx.x % kWarp - lane;
+    f32 own[left];
+#pragma unroll
+    for (int i = 0; i < left; ++i) own[i] = x[i];
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      x[i] = __shfl_sync(kAllLanes, own[i % left], first + i / left * same);
+  }
+}
+
+/// What a token multiplies older sums by, and beta.
+struct StepGates {
+  f32 keep = 1.0f, rate = 1.0f;
+};
+/// Of token t, in shared memory [tokens, 4].
+template <class Spec> TFCC_FN StepGates gates_at(const f32* gates, int t) {
+  return {Spec::decays ? gates[4 * t] : 1.0f, Spec::delta ? gates[4 * t + 1] : 1.0f};
 }
 
 /// What a thread holds: kRows rows of the state, and of the sum of keys, at its quads.
@@ -220,14 +246,36 @@ template <class Spec> struct LinearStepRows {
   template <class T> TFCC_FN void load_values(const T* from, f32 (&to)[kRows]) const {
     load_pack(from + (row < Shape::columns ? row : 0), to);
   }
-  TFCC_FN void add(const f32* key, f32 keep, const f32* values) {
+  TFCC_FN void add(const f32* key, const StepGates& gates, const f32* values) {
     f32 k[n], v[kRows];
     load_quads(key, k);
     load_values(values, v);
-    add(k, keep, v);
+    add(k, gates, v);
+  }
+  TFCC_FN void add(const f32 (&k)[n], const StepGates& gates, const f32 (&v)[kRows]) {
+    if constexpr (Spec::delta) correct(k, gates, v);
+    else join(k, gates.keep, v);
+  }
+  /// s = keep s + rate (v - k keep s) k^T; all lanes call.
+  TFCC_FN void correct(const f32 (&k)[n], const StepGates& gates, const f32 (&v)[kRows]) {
+    f32 known[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int x = 0; Spec::decays && x < n; ++x) s[r][x] *= gates.keep;
+      known[r] = dot(k, s[r]);
+    }
+    sum_over_lanes<kRows, Shape::parts>(known, part);
+    share_sums<kRows, Shape::parts>(known, part);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const f32 change = gates.rate * (v[r] - known[r]);
+#pragma unroll
+      for (int x = 0; x < n; ++x) s[r][x] = fmaf(k[x], change, s[r][x]);
+    }
   }
   /// s = keep s + v k^T, z = keep z + k
-  TFCC_FN void add(const f32 (&k)[n], f32 keep, const f32 (&v)[kRows]) {
+  TFCC_FN void join(const f32 (&k)[n], f32 keep, const f32 (&v)[kRows]) {
 #pragma unroll
     for (int x = 0; x < n; ++x) {
 #pragma unroll
@@ -249,7 +297,7 @@ template <class Spec> struct LinearStepRows {
   }
   /// `there` tokens join, kTokens at most; to[row] of each becomes what its query sees, and
   /// to[columns] the sum of weights.
-  TFCC_FN void step(int there, const f32* keys, const f32* keeps, const f32* values,
+  TFCC_FN void step(int there, const f32* keys, const f32* gates, const f32* values,
                     const f32* queries, f32* to) {
     constexpr int group = Shape::group;
     f32 a[kTokens * kRows], w[kTokens];
@@ -258,8 +306,7 @@ template <class Spec> struct LinearStepRows {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         if (h == 0 && t < there)
-          add(keys + t * Shape::width, Spec::decays ? keeps[4 * t] : 1.0f,
-              values + t * Shape::columns);
+          add(keys + t * Shape::width, gates_at<Spec>(gates, t), values + t * Shape::columns);
         f32 q[n];
         load_quads(queries + ((t < there ? t : 0) * group + h) * Shape::width, q);
 #pragma unroll
@@ -340,49 +387,85 @@ template <class Shape, class T, int width, int most> struct StepTokens {
   }
 };
 
+/// Rows and slots of a sequence.
+struct StepSequence {
+  idx begin, end, from, to;
+};
 /// The sums, which rows and slots a sequence has, and how many sequences and slots there are.
 struct StepTables {
+  static constexpr bool batched = false;
   f32* state;
   const i32 *first_row, *from, *to;
   idx sequences, slots;
+  template <bool early> TFCC_FN StepSequence sequence(idx n) const {
+    const auto at = [](const i32* p) { return (idx)read_table<early>(p); };
+    return {at(first_row + n), at(first_row + n + 1), at(from + n), at(to + n)};
+  }
+  TFCC_FN bool has(idx slot) const { return slot >= 0 && slot < slots; }
+  TFCC_FN const f32* before() const { return state; }
+  TFCC_FN f32* after() const { return state; }
+};
+/// Sequences of `tokens` rows each, and sums before and after them [sequences, ..]; null: none.
+struct BatchStates {
+  static constexpr bool batched = true;
+  const f32* sums_before;
+  f32* sums_after;
+  idx sequences, tokens;
+  template <bool> TFCC_FN StepSequence sequence(idx n) const {
+    return {n * tokens, (n + 1) * tokens, sums_before ? n : -1, sums_after ? n : -1};
+  }
+  TFCC_FN bool has(idx slot) const { return slot >= 0; }
+  TFCC_FN const f32* before() const { return sums_before; }
+  TFCC_FN f32* after() const { return sums_after; }
 };
 
 /// What a block of either form works on.
-template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struct LinearStepBlock {
+template <class Spec, class Tables, class QMap, class KMap, class Decay, class Beta, class Epilogue>
+struct LinearStepBlock {
   using Shape = LinearStepShape<Spec>;
   using T = typename Spec::T;
   static constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns,
                        group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
   typename Spec::Out* out;
   const T *q, *k, *v;
-  const StepTables tables;
+  const Tables tables;
   const QMap& q_map;
   const KMap& k_map;
   const Decay& decay;
+  const Beta& beta;
   const Epilogue& epilogue;
-  f32 *keeps, *seen;  // [tokens, 4], the first of four; [tokens, group, seen_stride]
+  f32 *gates, *seen;  // [tokens, 4], of which two are used; [tokens, group, seen_stride]
 
-  struct Sequence {
-    idx begin, end, from, to;
-  };  // its rows and slots
-  template <bool early = false> TFCC_FN Sequence sequence(idx n) const {
-    const auto at = [](const i32* p) { return (idx)read_table<early>(p); };
-    return {at(tables.first_row + n), at(tables.first_row + n + 1), at(tables.from + n),
-            at(tables.to + n)};
+  /// What expressions are told: rows t of batch 0, or tokens t of sequence b.
+  struct Names {
+    idx b = 0, first_row = 0;
+  };
+  TFCC_FN bool there_is(idx slot) const { return tables.has(slot); }
+  static TFCC_FN i64 place(idx slot, idx g) {
+    return ((i64)slot * Spec::kv_heads + g) * Shape::state_rows * d;
   }
-  TFCC_FN bool there_is(idx slot) const { return slot >= 0 && slot < tables.slots; }
-  TFCC_FN f32* slot(idx at, idx g) const {
-    return tables.state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d;
-  }
+  TFCC_FN const f32* slot_before(idx at, idx g) const { return tables.before() + place(at, g); }
+  TFCC_FN f32* slot_after(idx at, idx g) const { return tables.after() + place(at, g); }
   TFCC_FN const T* query(idx t, idx head) const { return q + (i64)t * Spec::q_stride + head * d; }
   TFCC_FN const T* key(idx t, idx g) const { return k + (i64)t * Spec::k_stride + g * d; }
   TFCC_FN const T* value(idx t, idx g) const {
     return v + (i64)t * Spec::v_stride + g * Spec::v_dim;
   }
-  TFCC_FN f32 keep(idx g, idx t) const { return expf(decay(0, g * group, t)); }
+  TFCC_FN StepGates gates_of(const Names& of, idx g, idx row) const {
+    StepGates x;
+    const idx t = row - of.first_row;
+    if constexpr (Spec::decays) x.keep = expf(decay(of.b, g * group, t));
+    if constexpr (Spec::delta) x.rate = beta(of.b, g, t);
+    return x;
+  }
+  static constexpr bool has_gates = Spec::decays || Spec::delta;
+  TFCC_FN void put_gates(int j, const StepGates& x) const {
+    if constexpr (Spec::decays) gates[4 * j] = x.keep;
+    if constexpr (Spec::delta) gates[4 * j + 1] = x.rate;
+  }
 
   /// Results of `there` tokens from t0 on, of channels from `first` on, from what they saw.
-  TFCC_FN void write(int there, idx g, idx t0, idx first) const {
+  TFCC_FN void write(const Names& names, int there, idx g, idx t0, idx first) const {
     const int most = (int)imin(columns, Spec::v_dim - first);
 #pragma unroll 4
     for (int x = threadIdx.x; x < there * group * columns; x += threads) {
@@ -391,18 +474,21 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       const f32* const of = seen + (j * group + h) * Shape::seen_stride;
       const idx t = t0 + j, head = g * group + h;
       store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m,
-            epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
+            epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, names.b, head,
+                     t - names.first_row, first + m));
     }
   }
 
   /// Sequence number `place` of those of this launch; all lanes call. -1: there are not so many.
   TFCC_FN idx listed(idx place) const {
-    if constexpr (Spec::least == 0) return place < tables.sequences ? place : -1;
-    return tile_place(place, tables.sequences,
-                      [&](idx n) {
-                        return tables.first_row[n + 1] - tables.first_row[n] >= Spec::least ? 1 : 0;
-                      })
-        .sequence;
+    if constexpr (Spec::least == 0) {
+      return place < tables.sequences ? place : -1;
+    } else {
+      const auto counts = [&](idx n) {
+        return tables.first_row[n + 1] - tables.first_row[n] >= Spec::least ? 1 : 0;
+      };
+      return tile_place(place, tables.sequences, counts).sequence;
+    }
   }
   /// A block for each tile; rows of q, k and v are mapped once, for all threads.
   TFCC_FN void one_tile(idx n, idx g, idx first, f32* queries) const {
@@ -410,9 +496,11 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
         queries + tokens * group * width;       // [tokens, width], behind [tokens, group, width]
     f32* const values = keys + tokens * width;  // [tokens, columns]
     const int most = (int)imin(columns, Spec::v_dim - first);
-    const Sequence at = sequence(n);
+    const StepSequence at = tables.template sequence<false>(n);
+    Names names;
+    if constexpr (Tables::batched) names = {n, at.begin};
     LinearStepRows<Spec> held(first);
-    if (there_is(at.from)) held.take(slot(at.from, g));
+    if (there_is(at.from)) held.take(slot_before(at.from, g));
 #pragma unroll 1
     for (idx t0 = at.begin; t0 < at.end; t0 += tokens) {
       const int there = (int)imin(tokens, at.end - t0);
@@ -426,9 +514,10 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       of_v.load_rows(there, most, value_of);
       of_q.load_rows(there * group, d, query_of);
       const auto same = [](f32 x, int, int) { return x; };
-      const auto map_key = [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); };
+      const idx t = t0 - names.first_row;
+      const auto map_key = [&](f32 x, int r, int e) { return k_map(x, names.b, g, t + r, e); };
       const auto map_query = [&](f32 x, int r, int e) {
-        return q_map(x, 0, g * group + r % group, t0 + r / group, e);
+        return q_map(x, names.b, g * group + r % group, t + r / group, e);
       };
       if constexpr (Spec::k_softmax) of_k.put(there, d, key_of, same, keys);
       else of_k.put(there, d, key_of, map_key, keys);
@@ -438,24 +527,24 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       if constexpr (Spec::q_softmax || Spec::k_softmax) __syncthreads();
       if constexpr (Spec::k_softmax) held.soften_rows(keys, there, map_key);
       if constexpr (Spec::q_softmax) held.soften_rows(queries, there * group, map_query);
-      for (int j = threadIdx.x; Spec::decays && j < there; j += threads)
-        keeps[4 * j] = keep(g, t0 + j);
+      for (int j = threadIdx.x; has_gates && j < there; j += threads)
+        put_gates(j, gates_of(names, g, t0 + j));
       __syncthreads();
 #pragma unroll 1
       for (int j = 0; j < there; j += Shape::kTokens) {
-        held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j,
+        held.step((int)imin(Shape::kTokens, there - j), keys + j * width, gates + 4 * j,
                   values + j * columns, queries + j * group * width,
                   seen + j * group * Shape::seen_stride);
       }
       __syncthreads();
-      write(there, g, t0, first);
+      write(names, there, g, t0, first);
     }
-    if (there_is(at.to)) held.leave(slot(at.to, g));
+    if (there_is(at.to)) held.leave(slot_after(at.to, g));
   }
 
   struct Tile {
     idx at;
-    Sequence of;
+    StepSequence of;
     static constexpr idx blocks = ceil_div(Spec::v_dim, columns);
     TFCC_FN idx head() const { return at / blocks % Spec::kv_heads; }
     TFCC_FN idx first() const { return at % blocks * columns; }  // channel of v
@@ -464,9 +553,9 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   };
   TFCC_FN idx tiles() const { return tables.sequences * Spec::kv_heads * Tile::blocks; }
   template <bool early = false> TFCC_FN Tile tile(idx x) const {
-    const Sequence none{0, 0, -1, -1};
+    const StepSequence none{0, 0, -1, -1};
     if (x >= tiles()) return {x, none};
-    const Sequence s = sequence<early>(x / (Tile::blocks * Spec::kv_heads));
+    const StepSequence s = tables.template sequence<early>(x / (Tile::blocks * Spec::kv_heads));
     return {x, s.end - s.begin <= Spec::most ? s : none};
   }
   /// Rows of `there` tokens from t0 on come to [tokens, row], by copy(to, from) of Shape::vec
@@ -495,7 +584,7 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   /// By one thread: announces the state of x at the barrier, without arriving there, and asks for it.
   TFCC_FN void ask_for_state(f32* to, u64* barrier, const Tile& x) const {
     if (!there_is(x.of.from)) return;
-    const f32* const from = slot(x.of.from, x.head());
+    const f32* const from = slot_before(x.of.from, x.head());
     const int most = x.most();
     sm90::announce(barrier, 4 * d * (most + Spec::normalises));
     sm90::copy_bytes(to, from + (i64)x.first() * d, 4 * d * most, barrier);
@@ -528,7 +617,7 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     ask_for_rows(rows, barrier, x);
 #else
     const bool state = there_is(x.of.from);
-    const f32* const from = slot(state ? x.of.from : 0, x.head());
+    const f32* const from = slot_before(state ? x.of.from : 0, x.head());
     const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
     for (int i = threadIdx.x; state && i < (columns + Spec::normalises) * d / 4; i += threads) {
       const int r = i / (d / 4);
@@ -553,14 +642,14 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     __syncthreads();
 #endif
   }
-  /// What is kept at this thread's token, from t0 on.
-  TFCC_FN f32 keep_of(const Tile& x, idx t0) const {
-    return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end
-               ? keep(x.head(), t0 + threadIdx.x)
-               : 1.0f;
+  /// The gates of this thread's token, from t0 on.
+  TFCC_FN StepGates own_gates(const Tile& x, idx t0) const {
+    return has_gates && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end
+               ? gates_of({}, x.head(), t0 + threadIdx.x)
+               : StepGates{};
   }
-  TFCC_FN void put_keep(f32 keep) const {
-    if (Spec::decays && threadIdx.x < tokens) keeps[4 * threadIdx.x] = keep;
+  TFCC_FN void put_own_gates(const StepGates& own) const {
+    if (has_gates && threadIdx.x < tokens) put_gates(threadIdx.x, own);
   }
   /// The tokens of a tile join `held` and are written, and the state is left; `rows` has the first
   /// of them where rows are aligned.
@@ -574,14 +663,14 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
 #if __CUDA_ARCH__ >= 900
         sm90::publish_writes();  // before copies of a later tile to the same place
 #endif
-        if (t0 > x.of.begin) put_keep(keep_of(x, t0));
+        if (t0 > x.of.begin) put_own_gates(own_gates(x, t0));
         __syncthreads();
       }
 #pragma unroll 1
       for (int j = 0; j < there; ++j) join(held, rows + j * Shape::row, x.head(), t0 + j, j);
-      if (t0 + tokens >= x.of.end && there_is(x.of.to)) held.leave(slot(x.of.to, x.head()));
+      if (t0 + tokens >= x.of.end && there_is(x.of.to)) held.leave(slot_after(x.of.to, x.head()));
       __syncthreads();
-      write(there, x.head(), t0, x.first());
+      write({}, there, x.head(), t0, x.first());
     } while ((t0 += tokens) < x.of.end);
   }
 #if __CUDA_ARCH__ >= 900
@@ -628,7 +717,7 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
 #pragma unroll
     for (int p = 0; p < count; ++p) x[p] = tile(at + p * step);
     ask_for_first(x, places, full);
-    f32 keeps_now = keep_of(x[0], x[0].of.begin);
+    StepGates gates_now = own_gates(x[0], x[0].of.begin);
     int p = 0;
     u32 parity = 0;
 #pragma unroll 1
@@ -636,15 +725,15 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       const int last = p > 0 ? p - 1 : count - 1;
       const Tile later = tile(at + count * step), now = x[0];
       ask(place(last), full + last, x[count - 1]);
-      const f32 keeps_next = keep_of(x[1], x[1].of.begin);
+      const StepGates gates_next = own_gates(x[1], x[1].of.begin);
       LinearStepRows<Spec> held(now.first());
-      put_keep(keeps_now);
+      put_own_gates(gates_now);
       wait_for(full + p, parity);
       if (there_is(now.of.from)) held.take_fetched((const f32*)place(p));
       join_all(held, (T*)((f32*)place(p) + Shape::state_floats), now);
 #pragma unroll
       for (int i = 0; i + 1 < count; ++i) x[i] = x[i + 1];
-      x[count - 1] = later, keeps_now = keeps_next;
+      x[count - 1] = later, gates_now = gates_next;
       if (++p == count) p = 0, parity ^= 1;
     }
   }
@@ -654,7 +743,7 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
     held.load_values(rows, values);
     held.template load_features<Spec::k_softmax>(
         rows + columns, x, [&](f32 e, int c) { return k_map(e, 0, g, t, c); });
-    held.add(x, Spec::decays ? keeps[4 * j] : 1.0f, values);
+    held.add(x, gates_at<Spec>(gates, j), values);
 #pragma unroll(group <= 4 ? group : 1)
     for (int h = 0; h < group; ++h) {
       held.template load_features<Spec::q_softmax>(
@@ -665,23 +754,24 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   }
 };
 
-/// `tables` and `early_tables` make StepTables, the latter past the caches of the multiprocessor. If
-/// Spec::early this waits itself for the launches before; else it is called when they have ended.
-template <class Spec, class Tables, class EarlyTables, class QMap, class KMap, class Decay,
-          class Epilogue>
+/// `tables` makes StepTables or BatchStates, and `early_tables` StepTables past the caches of the
+/// multiprocessor. If Spec::early this waits itself for the launches before; else it is called when
+/// they have ended.
+template <class Spec, class MakeTables, class EarlyTables, class QMap, class KMap, class Decay,
+          class Beta, class Epilogue>
 TFCC_FN void linear_attention_step(typename Spec::Out* out, const typename Spec::T* q,
                                    const typename Spec::T* k, const typename Spec::T* v,
-                                   const Tables& tables,
+                                   const MakeTables& tables,
                                    [[maybe_unused]] const EarlyTables& early_tables,
                                    const QMap& q_map, const KMap& k_map, const Decay& decay,
-                                   const Epilogue& epilogue) {
+                                   const Beta& beta, const Epilogue& epilogue) {
   using Shape = LinearStepShape<Spec>;
   TFCC_DYNAMIC_SHARED(tfcc_shared);
-  f32 *const keeps = (f32*)tfcc_shared, *const seen = keeps + Shape::tokens * 4,
+  f32 *const gates = (f32*)tfcc_shared, *const seen = gates + Shape::tokens * 4,
              *const rest = seen + Shape::tokens * Shape::group * Shape::seen_stride;
-  const auto block_of = [&](const StepTables& t) {
-    return LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue>{
-        out, q, k, v, t, q_map, k_map, decay, epilogue, keeps, seen};
+  const auto block_of = [&](auto t) {
+    return LinearStepBlock<Spec, decltype(t), QMap, KMap, Decay, Beta, Epilogue>{
+        out, q, k, v, t, q_map, k_map, decay, beta, epilogue, gates, seen};
   };
   if constexpr (Spec::ahead) {
     char* const places = (char*)rest;

@@ -142,6 +142,97 @@ TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
   }
 }
 
+// With a state and the delta rule, over `tokens` tokens.
+std::string state_text(const std::string& attributes, const std::string& state = "f32[B,2,2,3]",
+                       const std::string& loads = ", %a") {
+  return "graph @g(%q: f32[B,S,12], %k: f32[B,S,6], %v: f32[B,S,4], %s: " + state +
+         ", %a: f32[B,S,4]) symbols(B = q.0 in 1.., S = q.1 in 1..) {\n"
+         "  %y, %after = linear_attention(%q, %k, %v, %s" +
+         loads + ") {" + attributes + ", heads = 4, kv_heads = 2, state = true} : f32[B,S,8], " +
+         state + "\n  return y = %y, after = %after\n}\n";
+}
+
+// As the equations that the changes u solve, in order: u_i = beta_i (v_i - what k_i reads of the
+// state and of k_j u_j for j < i, faded).
+TEST(LinearAttention, DeltaRuleIsThatOfItsEquations) {
+  const Graph graph = graph_of(state_text(
+      "beta = (b,h,t) => %a[b,t,h + 2], causal = true, decay = (b,h,t) => %a[b,t,h / 2]"));
+  std::mt19937 random(9);
+  std::map<std::string, HostTensor> in;
+  constexpr int64_t kTokens = 6;
+  for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}})
+    in[name] = random_tensor(random, {2, kTokens, width});
+  in["s"] = random_tensor(random, {2, 2, kDv, kD});
+  const auto out = eval(graph, in);
+  ASSERT_TRUE(out) << out.error().message;
+  const auto row = [&](const char* name, int64_t b, int64_t t) {
+    return in[name].reals.data() + (b * kTokens + t) * in[name].dims[2];
+  };
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t g = 0; g < kKvHeads; ++g) {
+      // What a key or query of token i reads: of token j's change, or for j = -1 of the state.
+      const auto seen = [&](const double* x, int64_t i, int64_t j, int m, const auto& u) {
+        double sum = 0, grown = 0;
+        for (int e = 0; e < kD; ++e)
+          sum +=
+              x[e] *
+              (j < 0 ? in["s"].reals[static_cast<size_t>(((b * kKvHeads + g) * kDv + m) * kD + e)]
+                     : row("k", b, j)[g * kD + e]);
+        for (int64_t t = j + 1; t <= i; ++t) grown += row("a", b, t)[g];
+        return sum * std::exp(grown) * (j < 0 ? 1.0 : u[j]);
+      };
+      for (int m = 0; m < kDv; ++m) {
+        double u[kTokens];
+        for (int64_t i = 0; i < kTokens; ++i) {
+          double left = row("v", b, i)[g * kDv + m];
+          for (int64_t j = -1; j < i; ++j) left -= seen(row("k", b, i) + g * kD, i, j, m, u);
+          u[i] = row("a", b, i)[g + 2] * left;
+          for (int64_t h = 2 * g; h < 2 * g + 2; ++h) {
+            double y = 0;
+            for (int64_t j = -1; j <= i; ++j) y += seen(row("q", b, i) + h * kD, i, j, m, u);
+            EXPECT_NEAR(
+                out->at("y").reals[static_cast<size_t>((b * kTokens + i) * 8 + h * kDv + m)], y,
+                1e-12);
+          }
+        }
+      }
+    }
+  }
+}
+
+// In two runs, the second of which goes on from what the first left, as in one.
+TEST(LinearAttention, StatesGoOn) {
+  for (const char* how :
+       {"beta = (b,h,t) => %a[b,t,h] * 0.3, causal = true, decay = (b,h,t) => %a[b,t,1]",
+        "causal = true, decay = (b,h,t) => %a[b,t,h / 2]",
+        "causal = true, epilogue = (s,z,b,h,t,c) => s / (z * z + 1.0)"}) {
+    const bool sums = std::string(how).find("z *") != std::string::npos;
+    const std::string state = sums ? "f32[B,2,3,3]" : "f32[B,2,2,3]", loads = sums ? "" : ", %a";
+    const Graph graph = graph_of(state_text(how, state, loads));
+    std::mt19937 random(3);
+    std::map<std::string, HostTensor> in, first, then;
+    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}}) {
+      in[name] = random_tensor(random, {1, 7, width});
+      const auto cut = in[name].reals.begin() + 4 * width;
+      first[name] = {DType::f32, {1, 4, width}, {in[name].reals.begin(), cut}, {}};
+      then[name] = {DType::f32, {1, 3, width}, {cut, in[name].reals.end()}, {}};
+    }
+    in["s"] = first["s"] = random_tensor(random, {1, 2, sums ? 3 : 2, 3});
+    const auto whole = eval(graph, in), begun = eval(graph, first);
+    ASSERT_TRUE(whole && begun);
+    then["s"] = begun->at("after");
+    const auto ended = eval(graph, then);
+    ASSERT_TRUE(ended);
+    const auto& want = whole->at("y").reals;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double got = i < 32 ? begun->at("y").reals[i] : ended->at("y").reals[i - 32];
+      EXPECT_NEAR(got, want[i], 1e-12) << how << " " << i;
+    }
+    for (size_t i = 0; i < whole->at("after").reals.size(); ++i)
+      EXPECT_NEAR(ended->at("after").reals[i], whole->at("after").reals[i], 1e-12) << how << i;
+  }
+}
+
 constexpr int kSlots = 5;
 
 std::string step_text(
@@ -155,6 +246,12 @@ std::string step_text(
          "\n}\n";
 }
 
+std::string with(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
 HostTensor numbers(std::vector<int64_t> values) {
   return {DType::i32, {static_cast<int64_t>(values.size())}, {}, std::move(values)};
 }
@@ -164,12 +261,17 @@ HostTensor numbers(std::vector<int64_t> values) {
 TEST(LinearAttention, StepsAreTheWhole) {
   const std::string how =
       "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0), softmax = k";
-  for (const bool decays : {false, true}) {
-    const std::string decay = decays ? ", decay = (b,h,t) => %a[b,t,0]" : "",
-                      begin = "causal = true" + decay +
-                              ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(c), heads = 4, ";
+  for (const char* rule :
+       {"", ", decay = (b,h,t) => %a[b,t,0]", "beta, decay = (b,h,t) => %a[b,t,h / 2]"}) {
+    const bool delta = *rule == 'b', decays = *rule != 0;
+    const std::string begin =
+        delta ? "beta = (b,h,t) => %a[b,t,h + 1] * 0.2, causal = true" + std::string(rule + 4) +
+                    ", epilogue = (s,z,b,h,t,c) => s + f32(c), heads = 4, "
+              : "causal = true" + std::string(rule) +
+                    ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(c), heads = 4, ";
     const Graph whole = graph_of(text_of(begin + how, decays ? ", %a" : "")),
-                step = graph_of(step_text(begin + how, decays ? ", %a" : ""));
+                step = graph_of(with(step_text(begin + how, decays ? ", %a" : ""), "f32[C,2,3,3]",
+                                     fmt::format("f32[C,2,{},3]", 3 - delta)));
     std::mt19937 random(5);
     std::map<std::string, HostTensor> in;
     for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}})
@@ -177,7 +279,7 @@ TEST(LinearAttention, StepsAreTheWhole) {
     in["m"] = {DType::i64, {2, 9}, {}, std::vector<int64_t>(18, 1)};
     const auto want = eval(whole, in);
     ASSERT_TRUE(want) << want.error().message;
-    HostTensor state = random_tensor(random, {kSlots, 2, 3, 3});
+    HostTensor state = random_tensor(random, {kSlots, 2, 3 - delta, 3});
     const HostTensor before = state;
     int64_t done[] = {0, 0}, round = 0;
     for (const auto& [a, b] : {std::pair{2, 3}, {1, 1}, {0, 4}, {6, 1}}) {
@@ -206,8 +308,9 @@ TEST(LinearAttention, StepsAreTheWhole) {
       state = out->at("s");
       done[0] += a, done[1] += b, ++round;
     }
-    EXPECT_TRUE(std::equal(before.reals.begin() + 4 * 18, before.reals.end(),
-                           state.reals.begin() + 4 * 18));
+    const auto nobodys = static_cast<std::ptrdiff_t>(4 * before.reals.size() / kSlots);
+    EXPECT_TRUE(std::equal(before.reals.begin() + nobodys, before.reals.end(),
+                           state.reals.begin() + nobodys));
   }
 }
 
@@ -215,11 +318,8 @@ void step_refused(const std::string& rule, const std::string& text) { breaks(rul
 
 TEST(LinearAttention, RulesOfAStepAreChecked) {
   const std::string normal = ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2";
-  const auto with = [](std::string from, std::string to) {
-    std::string text = step_text();
-    for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
-      text.replace(at, from.size(), to);
-    return text;
+  const auto with = [](const char* from, const char* to) {
+    return ir::with(step_text(), from, to);
   };
   graph_of(step_text());
   step_refused("S1", with("%to, %s, %a)", "%to)"));
@@ -229,7 +329,10 @@ TEST(LinearAttention, RulesOfAStepAreChecked) {
   step_refused("S3", with("%first: i32[N + 1]", "%first: i32[N]"));
   step_refused("S4", step_text("causal = true, heads = 4, kv_heads = 2"));
   step_refused("S4", with("f32[C,2,3,3]", "f16[C,2,3,3]"));
+  step_refused("S2", step_text("causal = true" + normal + ", state = true"));
   step_refused("S5", step_text("causal = true, decay = (b,h,t) => %a[b,t,h]" + normal));
+  graph_of(step_text("causal = true, decay = (b,h,t) => %a[b,t,h / 2]" + normal));
+  step_refused("F8", step_text("beta = (b,h,t) => %a[b,t,h], causal = true" + normal));
   step_refused("V4", step_text("causal = true" + normal, ", %a", "y = %y, r = %sums"));
   step_refused("V4", step_text("causal = true" + normal, ", %s"));
 }
@@ -253,6 +356,21 @@ TEST(LinearAttention, RulesAreChecked) {
   refused("F5", "causal = true, heads = 4, kv_heads = 2, q_map = (s,b,h,t,c) => f64(s)");
   refused("F5", "causal = true, heads = 4, kv_heads = 2, visible = (b,h,t) => h == 0");
   refused("F6", "causal = false, decay = (b,h,t) => %a[b,t,h], heads = 4, kv_heads = 2", ", %a");
+  refused("F5", "beta = (b,h,t) => f64(%a[b,t,h]), causal = true, heads = 4, kv_heads = 2", ", %a");
+  const std::string beta = "beta = (b,h,t) => %a[b,t,h], ";
+  graph_of(text_of(beta + plain, ", %a"));
+  refused("F8", beta + "causal = false, heads = 4, kv_heads = 2", ", %a");
+  refused("F8", beta + plain + ", visible = (b,h,t) => t <= 1", ", %a");
+  refused("F8", beta + "causal = true, epilogue = (s,z,b,h,t,c) => s / z, heads = 4, kv_heads = 2",
+          ", %a");
+  refused("F9", beta + "causal = true, decay = (b,h,t) => %a[b,t,h], heads = 4, kv_heads = 2",
+          ", %a");
+  refused("F1", plain + ", state = true");
+  graph_of(state_text("causal = true"));
+  breaks("F9", state_text("causal = false"));
+  breaks("F9", state_text("causal = true, decay = (b,h,t) => %a[b,t,h]"));
+  breaks("F9", state_text("causal = true", "f32[B,2,3,3]"));
+  breaks("F9", state_text("causal = true", "f16[B,2,2,3]"));
   refused("F7", "causal = true, heads = 4, kv_heads = 2, packed = [B,S]", ", %m, %m, %m, %m");
   refused("E4", "causal = true, heads = 4, k_map = (s,b,h,t,c) => s * %a[b,t + 1,h], kv_heads = 2",
           ", %a");

@@ -3,6 +3,8 @@
 // normalisers, packed rows.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "tests/templates/cases.h"
 
 namespace tfcc::test {
@@ -15,6 +17,7 @@ struct Linear {
   bool arena = true, cross = false, out_to_caller = false;
   bool may_lack_keys = false;  // k and v of a cross attention may have no token
   int most_tokens = 0;         // promised, in batches of up to two; 0: none
+  bool state = false;          // sums before the first token, and those after the last
 };
 
 const std::string kElu = "(s,b,h,t,c) => select(s < 0.0, exp(s), s + 1.0)";
@@ -33,12 +36,18 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
           "  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 0.5}} : {1}\n", n, type);
     operands += fmt::format("{}%{}{}", t ? ", " : "", n, a.arena ? "a" : "");
   }
+  const std::string sums = fmt::format(
+      "f32[B,{},{},{}]", a.kv_heads,
+      a.dv + (a.how.find("(z") != a.how.npos || a.how.find("abs(z)") != a.how.npos), a.d);
+  if (a.state) inputs += fmt::format("%s: {}, ", sums);
   body += fmt::format(
-      "  %y = linear_attention({}{}) {{{}, heads = {}{}, kv_heads = {}{}{}{}}} : f32[B,S,{}]\n",
-      operands, a.extra, a.how, a.heads, a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads,
+      "  %y{} = linear_attention({}{}{}) {{{}, heads = {}{}, kv_heads = {}{}{}{}{}}} : f32[B,S,{}]{}\n",
+      a.state ? ", %after" : "", operands, a.state ? ", %s" : "", a.extra, a.how, a.heads,
+      a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads,
       a.maps.empty() ? "" : ", q_map = " + a.maps,
-      a.softmax.empty() ? "" : ", softmax = " + a.softmax,
-      a.visible.empty() ? "" : ", visible = (b,h,t) => " + a.visible, a.heads * a.dv);
+      a.softmax.empty() ? "" : ", softmax = " + a.softmax, a.state ? ", state = true" : "",
+      a.visible.empty() ? "" : ", visible = (b,h,t) => " + a.visible, a.heads * a.dv,
+      a.state ? ", " + sums : "");
   const bool reads_result = a.arena && !a.out_to_caller;
   if (reads_result)
     body +=
@@ -54,7 +63,9 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
                  (!a.cross          ? ""
                   : a.may_lack_keys ? ", T = k.1 in 0.."
                                     : ", T = k.1 in 1.."),
-             body, {reads_result ? "w" : "y"}),
+             body,
+             a.state ? std::vector<std::string>{reads_result ? "w" : "y", "after"}
+                     : std::vector<std::string>{reads_result ? "w" : "y"}),
          std::move(shapes),
          {{"mask", {0, 1}}, {"g", {-0.2, 0}}},
          3e-6,
@@ -123,6 +134,50 @@ Case make_step(const std::string& name, const Linear& a, std::vector<std::vector
       1.2e-3};
   c.bf16 = true;
   return c;
+}
+
+/// The delta rule: sequences of a batch with sums before and after them or without, and steps. Keys
+/// are short, so that a beta corrects.
+void add_delta(std::vector<Case>& cases, const std::vector<std::vector<int64_t>>& steps) {
+  const std::vector<std::vector<int64_t>> shapes = {{1, 1}, {3, 17}, {2, 65}, {1, 300}};
+  const std::string
+      beta = "beta = (b,h,t) => 0.5 + 0.4 * cos(f32(b + h + t)), causal = true",
+      by_token = "beta = (b,h,t) => exp(%g[b,t,h]), causal = true, decay = (b,h,t) => %g[b,t,h]";
+  Linear a;
+  const auto add = [&](const std::string& name, const std::string& how, Linear x, bool step) {
+    x.how = how;
+    x.maps = fmt::format("(s,b,h,t,c) => s * {:.3f}", 2.5 / std::sqrt(x.d));
+    if (how.find("%g") != how.npos) x.extra = ", %g";
+    cases.push_back(make("delta_" + name, x, shapes));
+    x.state = true;
+    cases.push_back(make("delta_" + name + "_of_states", x, shapes));
+    x.state = false;
+    if (step) cases.push_back(make_step("delta_" + name, x, steps));
+  };
+  add("plain", beta, a, true);
+  for (const auto& [d, dv] : std::vector<std::pair<int, int>>{
+           {16, 16}, {64, 64}, {128, 128}, {128, 160}, {256, 40}, {512, 24}, {20, 12}, {7, 5}}) {
+    Linear x = a;
+    x.d = d, x.dv = dv;
+    add(fmt::format("sizes_{}_{}", d, dv), by_token, x, true);
+  }
+  Linear shared = a;
+  shared.heads = 4, shared.d = 64, shared.dv = 128;
+  add("heads_share_keys",
+      "beta = (b,h,t) => exp(%g[b,t,h]), causal = true, decay = (b,h,t) => %g[b,t,h / 2]", shared,
+      true);
+  Linear caller = a;
+  caller.arena = false;
+  add("memory_of_the_caller", by_token, caller, false);
+  // Sums with no delta rule.
+  Linear sums;
+  sums.state = true;
+  cases.push_back(make("of_states", sums, shapes));
+  sums.maps = kElu;
+  sums.how =
+      "causal = true, decay = (b,h,t) => %g[b,t,h], epilogue = (s,z,b,h,t,c) => s / max(abs(z), 1.0)";
+  sums.extra = ", %g";
+  cases.push_back(make("of_states_normalised", sums, shapes));
 }
 
 /// Softmax over the features of q, of k or of both, in each form: with and without maps behind it,
@@ -355,6 +410,7 @@ std::vector<Case> linear_attention_cases() {
   Linear many = of(kept, 4, 128, 160);
   cases.push_back(make_step("many_tiles", many, {{128, 1, 256}, {42, 3, 84}, {25, 5, 50}}));
   add_softmax(cases);
+  add_delta(cases, steps);
   return cases;
 }
 

@@ -20,18 +20,22 @@ namespace {
 constexpr int kMost = std::numeric_limits<int32_t>::max();
 
 template <int Heads, int KvHeads, int D, int Dv, bool Normalises, bool Ahead, bool Early,
-          int Tokens, int Least = 0, int Most = kMost>
+          int Tokens, int Least = 0, int Most = kMost, bool Delta = false, int Parts = 8>
 struct SpecOf {
   using T = f32;
   using Out = f32;
   static constexpr int heads = Heads, kv_heads = KvHeads, head_dim = D, v_dim = Dv,
                        width = (Heads + KvHeads) * D + KvHeads * Dv, q_stride = width,
                        k_stride = width, v_stride = width, out_stride = Heads * Dv, columns = 16,
-                       parts = 8, rows = Ahead ? 8 : 4, together = Ahead ? 1 : 4, tokens = Tokens,
-                       places = 2, least = Least, most = Most;
+                       parts = Parts, rows = Ahead ? 8 : 4, together = Ahead || Delta ? 1 : 4,
+                       tokens = Tokens, places = 2, least = Least, most = Most;
   static constexpr bool ahead = Ahead, early = Early, aligned = true, decays = true,
-                        normalises = Normalises, q_softmax = false, k_softmax = false;
+                        normalises = Normalises, q_softmax = false, k_softmax = false,
+                        delta = Delta;
 };
+/// The delta rule.
+template <int Heads, int KvHeads, int D, int Dv, bool Ahead, int Tokens, int Parts = 8>
+using DeltaOf = SpecOf<Heads, KvHeads, D, Dv, false, Ahead, Ahead, Tokens, 0, kMost, true, Parts>;
 
 template <class Spec> constexpr int parts_of = (Spec::v_dim + Spec::columns - 1) / Spec::columns;
 
@@ -68,6 +72,11 @@ struct Run {
   }
 };
 
+/// Small enough that keys of any length correct what they find.
+f32 beta_of(int g, int t) {
+  return 0.02f * static_cast<f32>(1 + g) + 0.01f * static_cast<f32>(t % 5);
+}
+
 /// By definition (ir/ops.md), in double, of the sequences that `here` admits.
 template <class Spec, class Here> void define(Run& r, const Here& here) {
   constexpr int d = Spec::head_dim, dv = Spec::v_dim, group = Spec::heads / Spec::kv_heads,
@@ -87,11 +96,12 @@ template <class Spec, class Here> void define(Run& r, const Here& here) {
         const f32* const k = row + Spec::heads * d + g * d;
         const f32* const v = row + (Spec::heads + Spec::kv_heads) * d + g * dv;
         const double keep = std::exp(double(r.decay[size_t(t * Spec::heads + g * group)]));
+        for (double& x : sums) x *= keep;
         for (int m = 0; m < dv + Spec::normalises; ++m) {
-          for (int e = 0; e < d; ++e) {
-            double& x = sums[size_t(m * d + e)];
-            x = x * keep + double(k[e]) * (m < dv ? double(v[m]) : 1.0);
-          }
+          double value = m < dv ? double(v[m]) : 1.0, known = 0;
+          for (int e = 0; e < d; ++e) known += double(k[e]) * sums[size_t(m * d + e)];
+          if (Spec::delta) value = double(beta_of(g, t)) * (value - known);
+          for (int e = 0; e < d; ++e) sums[size_t(m * d + e)] += double(k[e]) * value;
         }
         for (int h = g * group; h < (g + 1) * group; ++h) {
           const auto seen = [&](int m) {
@@ -126,6 +136,7 @@ template <class Spec> void run_blocks(Run& r, Dim grid, unsigned seed) {
   const auto decay = [&](idx, idx h, idx t) {
     return r.decay[static_cast<size_t>(t * Spec::heads + h)];
   };
+  const auto beta = [&](idx, idx g, idx t) { return beta_of(g, t); };
   const auto end = [](f32 s, f32 z, idx, idx, idx, idx) {
     return Spec::normalises ? s / (std::abs(z) + 1.0f) : s;
   };
@@ -143,7 +154,7 @@ template <class Spec> void run_blocks(Run& r, Dim grid, unsigned seed) {
           if constexpr (!Spec::early) wait_for_predecessor();  // as its stub does
           linear_attention_step<Spec>(r.out.data(), rows, rows + Spec::heads * Spec::head_dim,
                                       rows + (Spec::heads + Spec::kv_heads) * Spec::head_dim, late,
-                                      early, SameElement{}, SameElement{}, decay, end);
+                                      early, SameElement{}, SameElement{}, decay, beta, end);
         });
         ASSERT_TRUE(done) << block.error();
         if constexpr (Spec::early) {
@@ -177,6 +188,64 @@ TEST(LinearAttentionStep, GoesOnWithSums) {
   check<SpecOf<2, 2, 32, 32, false, false, false, 16>>(kCounts, 0, 1);
   check<SpecOf<4, 2, 32, 24, true, false, false, 16>>(kCounts, 0, 2);
   check<SpecOf<2, 2, 32, 32, true, true, false, 4>>(kCounts, 3, 3);
+}
+
+TEST(LinearAttentionStep, CorrectsWhatKeysRead) {
+  check<DeltaOf<2, 2, 32, 32, false, 16>>(kCounts, 0, 1);
+  check<DeltaOf<4, 2, 32, 24, false, 16>>(kCounts, 0, 2);
+  check<DeltaOf<2, 2, 64, 32, false, 16, 16>>(kCounts, 0, 3);
+  check<DeltaOf<2, 2, 20, 16, false, 16, 2>>(kCounts, 0, 4);
+  check<DeltaOf<2, 2, 20, 16, false, 16, 1>>(kCounts, 0, 5);
+  check<DeltaOf<2, 1, 128, 16, false, 16, 32>>(kCounts, 0, 6);
+  for (const int blocks : {3, 100}) {
+    check<DeltaOf<2, 2, 32, 32, true, 4>>(kCounts, blocks, 7);
+    check<DeltaOf<4, 2, 32, 24, true, 2>>(kCounts, blocks, 8);
+    check<DeltaOf<2, 2, 128, 16, true, 2, 32>>(kCounts, blocks, 9);
+  }
+}
+
+// The same sequences, each of as many tokens, with sums of their own in another order: what
+// expressions are told is a sequence and its token.
+TEST(LinearAttentionStep, TakesSequencesOfABatch) {
+  using Spec = DeltaOf<4, 2, 32, 24, false, 16>;
+  for (const int tokens : {1, 16, 21}) {
+    auto r = test::Run::made<Spec>({tokens, tokens, tokens}, 11), want = r;
+    want.from = {0, 1, 2}, want.to = {3, 4, 5};
+    define<Spec>(want, [](int) { return true; });
+    const size_t numbers = r.state.size() / 6;
+    std::vector<f32> after(3 * numbers, -77.0f);
+    const auto states = [&] { return BatchStates{r.state.data(), after.data(), 3, tokens}; };
+    const auto decay = [&](idx b, idx h, idx t) {
+      return r.decay[static_cast<size_t>((b * tokens + t) * Spec::heads + h)];
+    };
+    const auto beta = [&](idx b, idx g, idx t) { return beta_of(g, b * tokens + t); };
+    const auto end = [&](f32 s, f32, idx b, idx h, idx t, idx c) {
+      return s + static_cast<f32>(1000 * b + 100 * h + 10 * t + c);
+    };
+    const f32* const rows = r.rows.data();
+    block_threads = LinearStepShape<Spec>::threads;
+    for (int z = 0; z < 3; ++z) {
+      for (int x = 0; x < 2 * parts_of<Spec>; ++x) {
+        emulated::state = {};
+        Simt block;
+        const Dim grid{parts_of<Spec>, 2, 3}, at{x / 2, x % 2, z};
+        ASSERT_TRUE(block.run(block_threads, at, grid, 1, [&] {
+          linear_attention_step<Spec>(r.out.data(), rows, rows + Spec::heads * Spec::head_dim,
+                                      rows + (Spec::heads + Spec::kv_heads) * Spec::head_dim,
+                                      states, 0, SameElement{}, SameElement{}, decay, beta, end);
+        })) << block.error();
+      }
+    }
+    for (size_t i = 0; i < want.out.size(); ++i) {
+      const int row = static_cast<int>(i) / Spec::out_stride, b = row / tokens, t = row % tokens,
+                h = static_cast<int>(i) % Spec::out_stride / Spec::v_dim,
+                c = static_cast<int>(i) % Spec::v_dim;
+      ASSERT_NEAR(r.out[i], want.out[i] + static_cast<f32>(1000 * b + 100 * h + 10 * t + c), 1e-3)
+          << i;
+    }
+    for (size_t i = 0; i < after.size(); ++i)
+      ASSERT_NEAR(after[i], want.state[3 * numbers + i], 1e-4) << "sum " << i;
+  }
 }
 
 // One thread of a block asks for states; no other may read what the launch before writes.
