@@ -92,10 +92,21 @@ bool stays_single(const Graph& g, ValueId v) {
 // The sums of a linear attention grow with the tokens: they are f32 in every program, before a step
 // and after it.
 bool is_sums(const Graph& g, ValueId v) {
-  const ir::Op* op = g.def(v);
-  if (op) return op->kind == OpKind::linear_attention_step && op->results[1] == v;
+  const auto has_sums = [](const ir::Op& op) {
+    return ir::is_linear(op.kind) && op.results.size() == 2;
+  };
+  const ir::Op* def = g.def(v);
+  if (def && has_sums(*def) && def->results[1] == v) return true;
   return std::ranges::any_of(g.value(v).users, [&](OpId u) {
-    return g.op(u).kind == OpKind::linear_attention_step && g.op(u).operands[6] == v;
+    const ir::Op& op = g.op(u);
+    return has_sums(op) && op.operands[op.kind == OpKind::linear_attention ? 3 : 6] == v;
+  });
+}
+
+// An input that sums are a view of: they would be rounded where it enters.
+bool leads_to_sums(const Graph& g, ValueId v) {
+  return std::ranges::all_of(g.value(v).users, [&](OpId u) {
+    return g.op(u).kind == OpKind::pointwise && is_sums(g, g.result(u));
   });
 }
 
@@ -333,6 +344,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
           keep.count(op.results[0]))
         continue;
       if (narrows && stays_single(graph, op.results[0])) continue;
+      if (is_sums(graph, op.results[0])) continue;
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
       ++report.rewrites;
@@ -350,7 +362,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   for (ValueId v : graph.inputs()) {
     if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
     const std::vector<OpId> users = graph.value(v).users;
-    if (is_sums(graph, v)) continue;
+    if (is_sums(graph, v) || leads_to_sums(graph, v)) continue;
     if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
       graph.set_type(v, {to, graph.value(v).type.dims});
       continue;
