@@ -91,7 +91,7 @@ class Roles {
       for (ir::ValueId v : graph_.inputs()) {
         if (form_of(type(v)) != form || is_cache(type(v))) continue;
         const auto tokens = tokens_of(type(v), form);
-        if (!tokens || is_later_axis(tokens->batch)) continue;
+        if (!tokens || is_later_axis(*tokens)) continue;
         if (form == Form::ids && is_computed_for(*tokens)) return tokens;
         if (!found) found = tokens;
       }
@@ -100,12 +100,15 @@ class Roles {
     return std::nullopt;
   }
 
-  // A mask [queries, keys] beside x [batch, queries, width] has no batch.
-  bool is_later_axis(ExprRef batch) const {
+  // A mask [queries, keys] beside x [batch, queries, width] has no batch. Positions in time, height
+  // and width, [3, batch, length], are of one.
+  bool is_later_axis(const Tokens& tokens) const {
     return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [&](ir::ValueId v) {
       const auto& d = type(v).dims;
-      return is_symbol(batch) && d.size() > 1 &&
-             std::find(d.begin() + 1, d.end(), batch) != d.end();
+      if (!is_symbol(tokens.batch) || d.size() < 2) return false;
+      const bool several = d.size() == 3 && !is_float(type(v).dtype) && is_fixed(d[0]) &&
+                           d[1] == tokens.batch && d[2] == tokens.length;
+      return !several && std::find(d.begin() + 1, d.end(), tokens.batch) != d.end();
     });
   }
 

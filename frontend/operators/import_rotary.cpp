@@ -98,10 +98,11 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
                    fmt::format("caches of width {} do not turn {} columns of heads of {}", *columns,
                                turn.size, *head_size));
   }
-  const Indices at = im.index_vars(d);
-  const ExprRef column = d.size() == 4 ? at[3] : ir::mod(at[2], head),
-                s = d.size() == 4 ? at[2] : at[1];
-  TFCC_TRY(const Indices token, token_of(im, r, at[0], s, {d[0], d.size() == 4 ? d[2] : d[1]}));
+  // Heads side by side are turned one by one, for an index of both would run into the next head.
+  const bool split = d.size() == 4;
+  const Dims by_head = split ? d : Dims{d[0], ir::div(d[2], head), d[1], head};
+  const Indices at = im.index_vars(by_head);
+  TFCC_TRY(const Indices token, token_of(im, r, at[0], at[2], {by_head[0], by_head[2]}));
   const Scalar scalar = ir::scalar_of(dtype);
   auto angle = [&](ValueId cache) {
     return [&im, token, cache, scalar](ExprRef c) {
@@ -113,11 +114,18 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   turn.cos = angle(r.cos);
   turn.sin = angle(r.sin);
   auto x = [&](ExprRef c) {
-    Indices i = at;
-    i.back() = d.size() == 4 ? c : ir::add(ir::mul(ir::div(at[2], head), head), c);
-    return im.element(r.x, i);
+    if (split) return im.element(r.x, {at[0], at[1], at[2], c});
+    return im.element(r.x, {at[0], at[2], ir::add(ir::mul(at[1], head), c)});
   };
-  im.define(0, rotated(turn, column, x), dtype, d);
+  const ExprRef turned = rotated(turn, at[3], x);
+  if (split) {
+    im.define(0, turned, dtype, d);
+    return {};
+  }
+  const ValueId heads = im.pointwise(turned, dtype, by_head, ".by_head");
+  const Indices row = im.index_vars(d);
+  im.define(0, im.element(heads, {row[0], ir::div(row[2], head), row[1], ir::mod(row[2], head)}),
+            dtype, d);
   return {};
 }
 

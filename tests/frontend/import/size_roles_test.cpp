@@ -52,6 +52,18 @@ TEST(SizeRoles, ids_before_reals) {
       "B batch, F, S length, tokens = B*S");
 }
 
+// In time, height and width: the batch of ids is a later axis there and no width.
+TEST(SizeRoles, positions_of_several_axes) {
+  const std::string ids = "%ids: i64[B,S], ", sizes = "B = ids.0 in 1.., S = ids.1 in 1..";
+  EXPECT_EQ(roles(ids + "%pos: i64[3,B,S]", sizes), "B batch, S length, tokens = B*S");
+  EXPECT_EQ(roles(ids + "%pos: f32[3,B,S]", sizes), "B length, S, tokens = 3*B")
+      << "reals are no positions";
+  EXPECT_EQ(roles(ids + "%pos: i64[3,S,B]", sizes), "B batch, S") << "another order";
+  EXPECT_EQ(roles(ids + "%pos: i64[C,B,S]", sizes + ", C = pos.0 in 1.."),
+            "B, S length, C batch, tokens = B*C*S")
+      << "any number of axes";
+}
+
 TEST(SizeRoles, masks_of_pairs_have_no_tokens) {
   const std::string sizes = "B = x.0 in 1.., S = x.1 in 1..";
   for (const char* mask : {"bool[B,S,S]", "i64[B,S,S]", "bool[S,S]"}) {
