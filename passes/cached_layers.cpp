@@ -33,6 +33,37 @@ bool CachedLayers::find_layers() {
   return true;
 }
 
+// The output that is the sums after the last token where the input is those before the first.
+std::optional<size_t> CachedLayers::output_of_sums(ExprRef before, ValueId after) const {
+  const Indices at = ir::indices_of(g_, after);
+  for (size_t i = 0; i < g_.outputs.size(); ++i) {
+    const ValueId v = g_.outputs[i].value;
+    if (carried_outputs_.count(i)) continue;
+    if (g_.value(v).type.dims != g_.value(*loaded(before)).type.dims) continue;
+    if (from_rows(v, before->args) == ir::load_of(g_, after, at)) return i;
+  }
+  return std::nullopt;
+}
+
+bool CachedLayers::find_sums() {
+  for (OpId o : g_.order()) {
+    const ir::Op& op = g_.op(o);
+    if (op.kind != OpKind::linear_attention || !op.as<ir::LinearAttentionAttrs>().state) continue;
+    if (ir::is_int(past_, 0)) return miss(o, "it goes on from sums, and the graph has no past");
+    const Indices at = ir::indices_of(g_, op.operands[3]);
+    ExprRef before = from_rows(op.operands[3], at);
+    const auto past = loaded(before);
+    if (!past || g_.def(*past)) return miss(o, "what it goes on from is no element of an input");
+    const bool all = std::ranges::is_permutation(before->args, at);
+    if (!all) return miss(o, fmt::format("it goes on from a part of '{}'", g_.value(*past).name));
+    const auto present = output_of_sums(before, op.results[1]);
+    if (!present)
+      return miss(o, fmt::format("no output is '{}' after the new tokens", g_.value(*past).name));
+    carried_outputs_.emplace(*present, *past);
+  }
+  return true;
+}
+
 // Does a place wrap at the length of the cache?
 bool CachedLayers::is_circular(ExprRef element) const {
   bool found = false;

@@ -3,6 +3,7 @@
 // made of a past and of new rows, and the outputs that give them back.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "passes/shifted_rows.h"
@@ -31,6 +32,10 @@ class CachedLayers : protected ShiftedRows {
   /// Keys and values of all attentions. False with a miss if they are not a past and new rows behind
   /// it. Needs inputs and sizes.
   bool find_layers();
+  /// Linear attentions that go on from the sums that an input holds, in any order of its axes, and
+  /// whose sums an output gives back in the same order: what a step leaves is what the next one reads.
+  /// In front of its first token a generator has sums of 0. False with a miss if one is not so.
+  bool find_sums();
   /// Which output is the past of which layer with the new rows behind it; the one that is left has
   /// the logits. False with a miss if there is none.
   bool match_outputs();
@@ -43,6 +48,7 @@ class CachedLayers : protected ShiftedRows {
  private:
   bool find_appended(OpId o, ValueId v, Appended& out);
   bool is_circular(ExprRef element) const;
+  std::optional<size_t> output_of_sums(ExprRef before, ValueId after) const;
   bool is_present(const Graph::Output& output, const Appended& a);
 };
 

@@ -134,6 +134,12 @@ InputRole DecoderInputs::role_by_use(ValueId v) const {
   return InputRole::none;
 }
 
+// Positions in time, height and width, [3, batch, length], which are one number where all tokens are
+// of a text.
+static bool is_of_several_axes(const ir::Value& in) {
+  return in.type.rank() == 3 && in.role == InputRole::positions && ir::as_int(in.type.dims[0]);
+}
+
 bool DecoderInputs::find_inputs() {
   std::vector<ValueId> unknown;
   const auto take = [&](ValueId v, InputRole role) {
@@ -145,6 +151,10 @@ bool DecoderInputs::find_inputs() {
   };
   for (ValueId v : g_.inputs()) {
     const ir::Value& in = g_.value(v);
+    if (is_of_several_axes(in)) {
+      if (!take(v, InputRole::positions)) return false;
+      continue;
+    }
     if (in.type.rank() != 2) continue;
     if (in.role == InputRole::none && is_whole(in.type.dtype)) unknown.push_back(v);
     else if (!take(v, in.role)) return false;
@@ -169,6 +179,8 @@ bool DecoderInputs::find_sizes() {
   find_pasts();
   if (length_->kind != ExprKind::symbol)
     return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
+  if (in_.positions.valid() && g_.value(in_.positions).type.dims.back() != length_)
+    return miss(g_.value(in_.positions).name, "it is not of each new token");
   b_ = pool_.index(0, batch_);
   s_ = pool_.index(1, length_);
   return true;

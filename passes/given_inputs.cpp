@@ -46,7 +46,7 @@ ExprRef GivenInputs::given_load(ExprRef n, const Row* row) {
   if (is_fixed(v)) return nullptr;
   if (v == in_.mask) return ir::convert(pool_.integer(1), n->type);
   if (v == in_.types) return ir::convert(pool_.integer(0), n->type);
-  if (v == in_.positions) return ir::convert(ir::add(past_, n->args[1]), n->type);
+  if (v == in_.positions) return ir::convert(ir::add(past_, n->args.back()), n->type);
   if (const auto it = counts_.find(v.value); it != counts_.end()) {
     const int64_t less = it->second == Count::last ? 1 : 0;
     ExprRef all = ir::sub(ir::add(past_, length_), pool_.integer(less));

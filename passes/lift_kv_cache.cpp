@@ -28,7 +28,8 @@
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
 // as those of all else. Requires: it is causal, sees all but padding, has one decay for heads that
-// share keys, and the graph has no past. An export that takes its own sums as inputs is not lifted.
+// share keys. Where the graph has a past, it goes on from sums that an input holds, and an output
+// gives them back (find_sums).
 //   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
 //   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
 // What a token reads of the few rows before it comes from a state too (passes/shifted_rows.h).
@@ -65,7 +66,7 @@ class Lifter : CachedLayers {
       return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
     arrange();
-    if (!find_shifted_rows()) return false;
+    if (!find_shifted_rows() || !find_sums()) return false;
     make_inputs();
     if (!find_layers() || !match_outputs()) return false;
     find_wanted();
@@ -357,7 +358,9 @@ class Lifter : CachedLayers {
     const ir::Op old = g_.op(o);
     ir::LinearAttentionAttrs attrs = old.as<ir::LinearAttentionAttrs>();
     if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
-    if (!ir::is_int(past_, 0)) return not_lifted(old, "its sums leave the past out");
+    if (!attrs.state && !ir::is_int(past_, 0))
+      return not_lifted(old, "its sums leave the past out");
+    attrs.state = false;
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i) {
       operands.push_back(rows_of(old.operands[i], false));
@@ -365,8 +368,8 @@ class Lifter : CachedLayers {
         return not_lifted(old, fmt::format("its operand '{}' is no row of the same token",
                                            name_before(old.operands[i])));
     }
-    const std::vector<ExprRef*> bodies = {&attrs.q_map, &attrs.k_map, &attrs.decay, &attrs.epilogue,
-                                          &attrs.visible};
+    const std::vector<ExprRef*> bodies = {&attrs.q_map,    &attrs.k_map, &attrs.decay,
+                                          &attrs.epilogue, &attrs.beta,  &attrs.visible};
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
       free.push_back(nullptr);
@@ -378,8 +381,8 @@ class Lifter : CachedLayers {
     if (free.back() && free.back()->kind != ExprKind::btrue)
       return not_lifted(old, "which tokens it sees is no padding");
     free.back() = nullptr;
-    if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead))
-      return not_lifted(old, "heads that share keys decay apart");
+    attrs.decay = free[2];
+    if (ir::decays_apart(g_, attrs)) return not_lifted(old, "heads that share keys decay apart");
     attrs.epilogue = free[3];  // which may ask for less than it did
     const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads +
                          ir::normalises(attrs),
