@@ -38,7 +38,6 @@ std::optional<size_t> CachedLayers::output_of_sums(ExprRef before, ValueId after
   const Indices at = ir::indices_of(g_, after);
   for (size_t i = 0; i < g_.outputs.size(); ++i) {
     const ValueId v = g_.outputs[i].value;
-    if (carried_outputs_.count(i)) continue;
     if (g_.value(v).type.dims != g_.value(*loaded(before)).type.dims) continue;
     if (from_rows(v, before->args) == ir::load_of(g_, after, at)) return i;
   }

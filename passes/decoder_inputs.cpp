@@ -134,12 +134,6 @@ InputRole DecoderInputs::role_by_use(ValueId v) const {
   return InputRole::none;
 }
 
-// Positions in time, height and width, [3, batch, length], which are one number where all tokens are
-// of a text.
-static bool is_of_several_axes(const ir::Value& in) {
-  return in.type.rank() == 3 && in.role == InputRole::positions && ir::as_int(in.type.dims[0]);
-}
-
 bool DecoderInputs::find_inputs() {
   std::vector<ValueId> unknown;
   const auto take = [&](ValueId v, InputRole role) {
@@ -151,11 +145,9 @@ bool DecoderInputs::find_inputs() {
   };
   for (ValueId v : g_.inputs()) {
     const ir::Value& in = g_.value(v);
-    if (is_of_several_axes(in)) {
-      if (!take(v, InputRole::positions)) return false;
-      continue;
-    }
-    if (in.type.rank() != 2) continue;
+    // In time, height and width, [3, batch, length], positions are one number for tokens of a text.
+    const bool several = in.type.rank() == 3 && in.role == InputRole::positions;
+    if (in.type.rank() != 2 && !several) continue;
     if (in.role == InputRole::none && is_whole(in.type.dtype)) unknown.push_back(v);
     else if (!take(v, in.role)) return false;
   }
