@@ -3,12 +3,12 @@
 """Decoders of many kinds, which must have a program for generation and answer as ONNX Runtime does. Needs onnx and numpy.
 
     decoder_variants.py TFCC [ANSWERS]   builds each, compiles it for the CPU and compares 20 ids, lifted and as exported; those with
-                                         convolutions in every way that a generator has too, by tests/models/answers.cpp
+                                         convolutions or sums in every way that a generator has too, by tests/models/answers.cpp
     decoder_variants.py --make           writes decoder_variants.json anew, by ONNX Runtime
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
 GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition, and of each head alone; keys and
-values as products of a latent that is the past; attention sinks; short convolutions; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
+values as products of a latent that is the past; attention sinks; short convolutions; linear attention with a state, by sums and by delta rules; with a past and without, with positions as an input and without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import functools
 import json
@@ -38,7 +38,7 @@ HEAD, INNER, LAYERS, VOCABULARY, TAPS = 8, 48, 2, 200, 3
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
          "window": None, "cap": None, "norms": None, "in_place": None, "latent": None, "experts": None, "node": False, "sinks": None,
-         "convolution": None}
+         "convolution": None, "sums": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -74,6 +74,10 @@ VARIANTS = {
     "convolution_of_another_layout": {"convolution": "rows", "positions": False},
     "convolution_without_past": {"convolution": "both ends", "past": False, "mask": False},
     "convolution_with_zeros_in_front": {"convolution": "front", "past": False},
+    "sums_that_fade": {"sums": "gated"},
+    "sums_by_a_delta_rule": {"sums": "delta", "positions": False},
+    "sums_by_a_delta_rule_that_fade": {"sums": "gated_delta"},
+    "sums_of_another_layout": {"sums": "gated_delta", "turned_sums": True, "convolution": "joined"},
     "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
@@ -125,6 +129,10 @@ def weights_of(v):
             w.add(f"layers.{i}.conv.in_proj.weight", (3 * hidden, hidden), 1 / np.sqrt(hidden))
             w.add(f"layers.{i}.conv.conv.weight", (hidden, 1, TAPS), 1)
             w.add(f"layers.{i}.conv.out_proj.weight", (hidden, hidden), 1 / np.sqrt(hidden))
+        if v["sums"]:
+            w.add(f"layers.{i}.sums.in_proj.weight", (3 * hidden, hidden), 1 / np.sqrt(hidden))
+            w.add(f"layers.{i}.sums.gates.weight", (2 * v["heads"], hidden), 1 / np.sqrt(hidden))
+            w.add(f"layers.{i}.sums.out_proj.weight", (hidden, hidden), 1 / np.sqrt(hidden))
         if v["sinks"]:
             w.add(f"{attention}.sinks", (v["heads"],), 1.0)
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -333,6 +341,28 @@ def convolution(g, s, v, x, weights, name, layer):
     return s.at("out_proj")("MatMul", s("Mul", behind, s("Transpose", y, perm=[0, 2, 1])), g.matrix(weights[name + ".out_proj.weight"]))
 
 
+def running_sums(g, s, v, x, weights, name, layer):
+    """Linear attention of com.microsoft, whose past is its sums [batch,heads,width of keys,width of values]; turned in the other layout."""
+    hidden, heads = v["heads"] * HEAD, v["heads"]
+    parts = s.at("in_proj")("MatMul", x, g.matrix(weights[name + ".in_proj.weight"]))
+    q, k, values = (s("Slice", parts, s.const([i * hidden]), s.const([(i + 1) * hidden]), s.const([2])) for i in range(3))
+    gates = s.at("gates")("MatMul", x, g.matrix(weights[name + ".gates.weight"]))
+    a, b = (s("Slice", gates, s.const([i * heads]), s.const([(i + 1) * heads]), s.const([2])) for i in range(2))
+    past = g.input(f"past.{layer}.recurrent", np.float32, [BATCH, heads, HEAD, HEAD])
+    before = s("Transpose", past, perm=[0, 1, 3, 2]) if v.get("turned_sums") else past
+    node = g.unique(s.path, "LinearAttention")
+    present = f"present.{layer}.recurrent"
+    after = node + "_output_1" if v.get("turned_sums") else present
+    gate = [s("Neg", s("Softplus", a)) if "gated" in v["sums"] else "", s("Sigmoid", b)]
+    g.nodes.append(onnx.helper.make_node("LinearAttention", [q, k, values, before, *(gate if "delta" in v["sums"] else gate[:1])],
+                                         [node + "_output_0", after], name=node, domain="com.microsoft", q_num_heads=heads, kv_num_heads=heads,
+                                         update_rule=v["sums"]))
+    if v.get("turned_sums"):
+        s("Transpose", after, perm=[0, 1, 3, 2], out=present)
+    g.later_outputs.append((present, np.float32, [BATCH, heads, HEAD, HEAD]))
+    return s.at("out_proj")("MatMul", node + "_output_0", g.matrix(weights[name + ".out_proj.weight"]))
+
+
 def mixture(g, s, x, weights, name):
     """Two experts of each token, whose weights are gathered for it: the batched form of transformers 5."""
     up_weight, down_weight = ((n, weights[n]) for n in (f"{name}.gate_up_proj.weight", f"{name}.down_proj.weight"))
@@ -412,6 +442,9 @@ def build(v):
         if v["convolution"]:
             x = b("Add", x, convolution(g, b.at("conv"), v, y, weights, name + ".conv", i))
             y, x = rms_norm(g, b.at("input_layernorm_2"), x, weights, name + ".input_layernorm")
+        if v["sums"]:
+            x = b("Add", x, running_sums(g, b.at("sums"), v, y, weights, name + ".sums", i))
+            y, x = rms_norm(g, b.at("input_layernorm_3"), x, weights, name + ".input_layernorm")
         attend = latent_attention if v["latent"] else attention
         x = b("Add", x, attend(g, b.at("self_attn"), v, y, seen, angles, weights, name + ".self_attn", i))
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
@@ -482,7 +515,7 @@ def problem(tfcc, file, want, answers=None):
                               capture_output=True, text=True)
         if said.stdout.strip() != ",".join(map(str, want)):
             return f"{' '.join(how) or 'lifted'}: {said.stdout.strip()} {said.stderr.strip()}"
-    if answers is None or "convolution" not in file.stem:
+    if answers is None or not ("convolution" in file.stem or "sums" in file.stem):
         return ""
     said = subprocess.run([answers, compiled, compiled, "cpu", *(",".join(map(str, ids)) for ids in (PROMPT, want)), "1e-4,1e-4", "ids"],
                           capture_output=True, text=True)
