@@ -16,8 +16,11 @@ namespace tfcc::passes {
 bool CachedLayers::find_attentions() {
   for (OpId o : g_.order()) {
     if (g_.op(o).kind == OpKind::attention) attentions_.push_back(o);
-    if (g_.op(o).kind == OpKind::linear_attention) sums_ = true;
+    if (g_.op(o).kind != OpKind::linear_attention) continue;
+    sums_ = true;
+    states_alone_ |= g_.op(o).as<ir::LinearAttentionAttrs>().state;
   }
+  states_alone_ &= attentions_.empty();
   return !attentions_.empty() || sums_;
 }
 

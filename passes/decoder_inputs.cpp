@@ -167,6 +167,8 @@ bool DecoderInputs::find_sizes() {
   // A graph may read the length of past and new tokens off its mask.
   if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context))
     total_ = pool_.symbol(total->name);
+  // Then no size of the graph says how many tokens were before: an index of a new token is no position.
+  if (states_alone_ && !past) past_ = fresh("past_tokens");
   find_capacities();
   find_pasts();
   if (length_->kind != ExprKind::symbol)
@@ -192,6 +194,14 @@ void DecoderInputs::find_pasts() {
   }
 }
 
+// A size that the graph has no name for.
+ExprRef DecoderInputs::fresh(std::string name) {
+  while (std::ranges::any_of(g_.symbols, [&](const auto& s) { return s.name == name; }))
+    name += "_";
+  pool_.set_range(name, {0, ir::kLargestSize});
+  return pool_.symbol(name);
+}
+
 // Caches that are written in place have the dims of an output. Where there is no past, nothing says
 // what a vector counts: a prefix, a speaker.
 void DecoderInputs::find_capacities() {
@@ -212,12 +222,6 @@ void DecoderInputs::find_capacities() {
     return;
   }
   capacities_ = std::move(sizes);
-  const auto fresh = [&](std::string name) {
-    while (std::ranges::any_of(g_.symbols, [&](const auto& s) { return s.name == name; }))
-      name += "_";
-    pool_.set_range(name, {0, ir::kLargestSize});
-    return pool_.symbol(name);
-  };
   past_ = fresh("past_tokens");
   spare_ = fresh("spare_tokens");
 }

@@ -29,10 +29,13 @@ class DecoderInputs : protected GivenInputs {
 
   PassReport& report_;
   bool in_place_ = false;  // caches have room to spare, and new tokens go where a vector says
+  bool states_alone_ =
+      false;  // no attention has a past, and what was before is in states of one size
 
  private:
   ValueId* place_of(InputRole role);
   InputRole role_by_use(ValueId v) const;
+  ExprRef fresh(std::string name);
   void find_capacities();
   void find_pasts();
 };

@@ -28,8 +28,8 @@
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
 // as those of all else. Requires: it is causal, sees all but padding, has one decay for heads that
-// share keys. Where the graph has a past, it goes on from sums that an input holds, and an output
-// gives them back (find_sums).
+// share keys. Where attentions have a past, or there are none, it may go on from sums that an input
+// holds, and an output gives them back (find_sums).
 //   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
 //   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
 // What a token reads of the few rows before it comes from a state too (passes/shifted_rows.h).
