@@ -341,6 +341,7 @@ bool check_linear(Rules r) {
             "a decay needs causal, and every token, so that it is not packed");
   r.require(!a.beta || (a.causal && a.packed.empty() && !a.visible && !normalises(a)), "F8",
             "a beta needs causal, every token, and an epilogue without z");
+  r.require(!a.beta || !decays_apart(r.graph, a), "F8", "heads that share keys decay apart");
   return true;
 }
 
@@ -400,7 +401,7 @@ bool check_sums(Rules r, size_t operand, ExprRef count, std::string_view rule) {
 /// - **F7** Packed rows come with `cu` i32[B+1], `keys` and `order` i32[B] and `pos` i32[T], have
 ///   one batch, and no `visible`.
 /// - **F8** A beta is of a causal op that is not packed, without `visible`, and whose epilogue does
-///   not use z.
+///   not use z. A decay beside it is as in S5.
 /// - **F9** So is a state, but for z. It is f32 `[B, kv_heads, dv, d]`, or `dv + 1` where the
 ///   epilogue uses z, and so is its result. A decay is as in S5.
 void check_linear_attention(Rules r) {
@@ -410,9 +411,8 @@ void check_linear_attention(Rules r) {
       !check_linear(r))
     return;
   r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
-  if (!a.state && !a.beta) return;
-  r.require(!decays_apart(r.graph, a), "F9", "heads that share keys decay apart");
   if (!a.state) return;
+  r.require(!decays_apart(r.graph, a), "F9", "heads that share keys decay apart");
   r.require(a.causal && a.packed.empty() && !a.visible, "F9",
             "a state needs causal, and every token, so that it is not packed");
   check_sums(r, 3, r.in(0).dims[0], "F9");

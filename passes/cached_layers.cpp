@@ -56,7 +56,12 @@ bool CachedLayers::find_sums() {
     ExprRef before = from_rows(op.operands[3], at);
     const auto past = loaded(before);
     if (!past || g_.def(*past)) return miss(o, "what it goes on from is no element of an input");
-    const bool all = std::ranges::is_permutation(before->args, at);
+    // All elements of the input, where axes of 1 have no index.
+    Indices own = before->args, wanted = at;
+    for (Indices* x : {&own, &wanted}) std::erase_if(*x, [](ExprRef i) { return ir::as_int(i); });
+    const bool all = std::ranges::is_permutation(own, wanted) &&
+                     ir::element_count(pool_, g_.value(*past).type.dims) ==
+                         ir::element_count(pool_, g_.value(op.operands[3]).type.dims);
     if (!all) return miss(o, fmt::format("it goes on from a part of '{}'", g_.value(*past).name));
     const auto present = output_of_sums(before, op.results[1]);
     if (!present)

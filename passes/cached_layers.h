@@ -34,7 +34,8 @@ class CachedLayers : protected ShiftedRows {
   bool find_layers();
   /// Linear attentions that go on from the sums that an input holds, in any order of its axes, and
   /// whose sums an output gives back in the same order: what a step leaves is what the next one reads.
-  /// In front of its first token a generator has sums of 0. False with a miss if one is not so.
+  /// They are f32 in the lifted program, also where the graph rounds them to 16 bits in each step. In
+  /// front of its first token a generator has sums of 0. False with a miss if one is not so.
   bool find_sums();
   /// Which output is the past of which layer with the new rows behind it; the one that is left has
   /// the logits. False with a miss if there is none.

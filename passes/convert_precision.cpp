@@ -103,11 +103,29 @@ bool is_sums(const Graph& g, ValueId v) {
   });
 }
 
-// An input that sums are a view of: they would be rounded where it enters.
-bool leads_to_sums(const Graph& g, ValueId v) {
-  return std::ranges::all_of(g.value(v).users, [&](OpId u) {
-    return g.op(u).kind == OpKind::pointwise && is_sums(g, g.result(u));
-  });
+// What is computed of sums by themselves, or of an input for them, is f32 too: they would be rounded
+// where they enter, or leave.
+bool makes_sums(const Graph& g, OpId o) {
+  return g.op(o).kind == OpKind::pointwise && is_sums(g, g.result(o));
+}
+bool shows_sums(const Graph& g, ValueId v) {
+  const ir::Op& op = *g.def(v);
+  return op.kind == OpKind::pointwise && op.operands.size() == 1 && is_sums(g, op.operands[0]) &&
+         read_by_expressions(g, v);
+}
+
+// What a linear attention takes for its decays or betas: products of thousands of them.
+bool gates(const ir::Op& op, ValueId v) {
+  if (!ir::is_linear(op.kind)) return false;
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  bool found = false;
+  for (ExprRef e : {attrs.decay, attrs.beta}) {
+    if (!e) continue;
+    ir::for_each_node(e, [&](ExprRef n) {
+      found |= n->kind == ExprKind::load && op.operands[static_cast<size_t>(n->value)] == v;
+    });
+  }
+  return found;
 }
 
 bool has_angles(const ir::Op& op) {
@@ -209,6 +227,7 @@ bool reads_beside(const Graph& g, const ir::Op& op, ValueId v) {
     case OpKind::matmul: return !is_factor(op, v) && !is_bias(g, op, v);
     case OpKind::attention:
     case OpKind::linear_attention:
+    case OpKind::linear_attention_step:
     case OpKind::norm: {
       const auto own = op.operands.begin() + static_cast<ptrdiff_t>(ir::first_loaded(op));
       return std::find(op.operands.begin(), own, v) == own;
@@ -262,7 +281,7 @@ void keep_differences(const Graph& g, std::set<ValueId>& keep) {
 // What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a
 // whole step of the quantisation is far more. And running sums: of a thousand terms 16 bits have no
 // digit left for the differences that readers take, such as the decays of a gated attention. Such
-// values, and what they are computed from up to the products, stay f32.
+// values, and what they are computed from up to the products, stay f32. So do decays and betas.
 std::set<ValueId> rounded_or_summed(const Graph& g) {
   std::set<ValueId> keep;
   const auto look = [&](ValueId v) {
@@ -274,12 +293,13 @@ std::set<ValueId> rounded_or_summed(const Graph& g) {
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
       const bool factor = is_factor(user, v) || user.kind == OpKind::attention;
-      const bool beside =
-          (sum || user.kind == OpKind::matmul || reads_any_type(user)) && reads_beside(g, user, v);
+      const bool gate = gates(user, v);
+      const bool beside = (sum || gate || user.kind == OpKind::matmul || reads_any_type(user)) &&
+                          reads_beside(g, user, v);
       const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) {
         return keep.count(r) > 0;
       });
-      any |= goes_on || rounds(user, v);
+      any |= goes_on || gate || rounds(user, v);
       return goes_on || beside;
     });
     if (any && all) keep.insert(v);
@@ -352,7 +372,8 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     }
     for (ValueId v : op.results) {
       if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
-      if ((narrows && stays_single(graph, v)) || is_sums(graph, v)) continue;
+      if (narrows && stays_single(graph, v)) continue;
+      if (is_sums(graph, v) || shows_sums(graph, v)) continue;
       graph.set_type(v, {to, graph.value(v).type.dims});
       if (to == DType::f16) keep_in_range(graph, v);
       ++report.rewrites;
@@ -361,8 +382,10 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   // Inputs of such a type enter through a conversion, outputs leave through one.
   for (ValueId v : graph.inputs()) {
     if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
-    const std::vector<OpId> users = graph.value(v).users;
-    if (is_sums(graph, v) || leads_to_sums(graph, v)) continue;
+    std::vector<OpId> users = graph.value(v).users;
+    if (is_sums(graph, v)) continue;
+    std::erase_if(users, [&](OpId u) { return makes_sums(graph, u); });
+    if (users.empty()) continue;          // cost: nobody would read it
     if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
       graph.set_type(v, {to, graph.value(v).type.dims});
       continue;

@@ -159,6 +159,25 @@ bool DecoderInputs::find_inputs() {
          miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
 }
 
+// [batch or 1, length], or [3, batch, length].
+bool DecoderInputs::is_of_each_token(const std::vector<ExprRef>& dims) const {
+  if (dims.back() != length_) return false;
+  if (dims.size() == 2) return true;
+  return ir::is_int(dims[0], 3) && dims[1] == batch_;
+}
+
+// Is it keys or values of an attention, or what these are a view or a choice of?
+bool DecoderInputs::leads_to_keys(ValueId v) const {
+  for (OpId o : g_.value(v).users) {
+    const ir::Op& op = g_.op(o);
+    const bool found = op.kind == OpKind::attention
+                           ? op.operands[1] == v || op.operands[2] == v
+                           : op.kind == OpKind::pointwise && leads_to_keys(op.results[0]);
+    if (found) return true;
+  }
+  return false;
+}
+
 bool DecoderInputs::find_sizes() {
   batch_ = g_.value(in_.ids).type.dims[0];
   length_ = g_.value(in_.ids).type.dims[1];
@@ -173,7 +192,7 @@ bool DecoderInputs::find_sizes() {
   find_pasts();
   if (length_->kind != ExprKind::symbol)
     return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
-  if (in_.positions.valid() && g_.value(in_.positions).type.dims.back() != length_)
+  if (in_.positions.valid() && !is_of_each_token(g_.value(in_.positions).type.dims))
     return miss(g_.value(in_.positions).name, "it is not of each new token");
   b_ = pool_.index(0, batch_);
   s_ = pool_.index(1, length_);
@@ -211,7 +230,8 @@ void DecoderInputs::find_capacities() {
   std::set<ExprRef> sizes;
   for (ValueId v : g_.inputs()) {
     const auto& dims = g_.value(v).type.dims;
-    in_place_ |= std::any_of(g_.outputs.begin(), g_.outputs.end(),
+    in_place_ |= leads_to_keys(v) &&
+                 std::any_of(g_.outputs.begin(), g_.outputs.end(),
                              [&](const auto& o) { return g_.value(o.value).type.dims == dims; });
     for (ExprRef d : dims) {
       if (d->kind == ExprKind::symbol && d != batch_ && d != length_) sizes.insert(d);

@@ -131,9 +131,9 @@ std::string GivenInputs::left_over(ExprRef e) const {
                        name_before(v));
   std::string found;
   ir::for_each_node(e, [&](ExprRef n) {
-    const bool size = n == batch_ || n == length_ || n == past_ || n == total_ || n == spare_ ||
-                      capacities_.count(n) || pasts_.count(n);
-    if (size && n->kind == ExprKind::symbol) {
+    const auto is_it = [&](const ir::SizeSymbol& s) { return s.name == n->name; };
+    if (n->kind == ExprKind::symbol &&
+        (n == past_ || n == spare_ || std::ranges::any_of(g_.symbols, is_it))) {
       found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }
     if (n == b_ && n->kind == ExprKind::index)

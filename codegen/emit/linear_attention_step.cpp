@@ -147,6 +147,11 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
   stub.field("q_softmax", attrs.q_softmax());
   stub.field("k_softmax", attrs.k_softmax());
   if (c.cuda()) {
+    // States of a generator are; what a caller gives or takes may not be.
+    const auto sums = sums_of(op);
+    stub.field("sums_aligned",
+               is_step(op) || !sums ||
+                   (!c.callers.has(op.operands[*sums]) && !c.callers.has(op.results[1])));
     stub.field("aligned", x.aligned);
     stub.field("parts", tile.parts);
     stub.field("rows", tile.rows);

@@ -20,6 +20,7 @@
 namespace tfcc::frontend {
 namespace {
 
+constexpr int64_t kWidestHead = 512;   // of the op; wider ones are products
 constexpr int64_t kMostTokens = 4096;  // of a delta rule, whose products grow with their cube
 constexpr double kForgotten = -110;    // as a decay
 
@@ -29,7 +30,7 @@ struct Recurrence {
   ExprRef q_heads;                 // of com.microsoft there may be fewer
   ExprRef batch, tokens, d, dv;
   ValueId q, k,
-      v;  // [B,T,heads*d], [B,T,key heads*d], [B,T,kv_heads*dv]; f32 [B,heads,T,..] by_head()
+      v;  // [B,T,heads*d], [B,T,key heads*d], [B,T,kv_heads*dv]; by split_heads() f32 [B,heads,T,..]
   ExprRef key_heads;
   std::optional<ValueId> past, decay, beta;  // [B,kv_heads,d,dv], f32 [B,T,.], [B,T,.]
   bool of_channels = false;                  // the decay is [B,T,kv_heads*d], not [B,T,kv_heads]
@@ -470,7 +471,7 @@ void split_heads(Importer& im, Recurrence& r) {
 
 Result<void> import_linear_attention(Importer& im) {
   TFCC_TRY(Recurrence r, read_recurrence(im));
-  if ((r.delta || r.past) && !r.of_channels) {
+  if ((r.delta || r.past) && !r.of_channels && *ir::as_int(r.d) <= kWidestHead) {
     define_op(im, r);
     return {};
   }
@@ -483,8 +484,9 @@ Result<void> import_linear_attention(Importer& im) {
   if (r.delta && most > kMostTokens) {
     return im.fail(
         ErrorCode::unsupported,
-        fmt::format("a delta rule with a decay of each channel over {} tokens is supported for at "
-                    "most {}; say so with --maxShapes",
+        fmt::format("a delta rule with {} over {} tokens is supported for at most {}; say so with "
+                    "--maxShapes",
+                    r.of_channels ? "a decay of each channel" : "such wide heads",
                     ir::print(r.tokens), kMostTokens));
   }
   std::optional<ValueId> decays;

@@ -24,7 +24,8 @@
 // least is over 0 the grid's last size is at most rows / least, and blocks look for theirs.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns,
 // parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places, early (all
-// three not with BatchStates); least, most (0 and any number with these); delta; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises
+// three not with BatchStates); least, most (0 and any number with these); delta; sums_aligned (slots begin at 16 bytes where d is a multiple
+// of 4, as states do; else sums are read one by one); aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises
 // (the epilogue asks for z), q_softmax, k_softmax. Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens
 // the FMA units, 4 d dv FLOP a head, 6 with the delta rule, whose tokens wait for each other.
@@ -56,6 +57,7 @@ template <class Spec> struct LinearStepShape {
   static_assert(!Spec::ahead || d % 4 == 0,
                 "ahead: rows of a state are copied in pieces of 16 bytes");
   static_assert(!Spec::early || Spec::ahead, "early: states are asked for ahead");
+  static_assert(!Spec::ahead || Spec::sums_aligned, "ahead: copies of 16 bytes");
   static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0,
                 "parts: a power of two; columns: a multiple of rows");
 };
@@ -130,7 +132,7 @@ template <class Spec> struct LinearStepRows {
 #pragma unroll
     for (int u = 0; u < Shape::quads; ++u) {
       const int e = place(u);
-      if constexpr (d % 4 == 0) {
+      if constexpr (d % 4 == 0 && Spec::sums_aligned) {
         if (d < Shape::width && e >= d) continue;
         const float4 x = *(const float4*)(from + e);
         to[4 * u] = x.x, to[4 * u + 1] = x.y, to[4 * u + 2] = x.z, to[4 * u + 3] = x.w;
@@ -146,7 +148,7 @@ template <class Spec> struct LinearStepRows {
 #pragma unroll
     for (int u = 0; u < Shape::quads; ++u) {
       const int e = place(u);
-      if constexpr (d % 4 == 0) {
+      if constexpr (d % 4 == 0 && Spec::sums_aligned) {
         if (d < Shape::width && e >= d) continue;
         *(float4*)(to + e) =
             make_float4(from[4 * u], from[4 * u + 1], from[4 * u + 2], from[4 * u + 3]);

@@ -363,7 +363,7 @@ TEST(LinearAttention, RulesAreChecked) {
   refused("F8", beta + plain + ", visible = (b,h,t) => t <= 1", ", %a");
   refused("F8", beta + "causal = true, epilogue = (s,z,b,h,t,c) => s / z, heads = 4, kv_heads = 2",
           ", %a");
-  refused("F9", beta + "causal = true, decay = (b,h,t) => %a[b,t,h], heads = 4, kv_heads = 2",
+  refused("F8", beta + "causal = true, decay = (b,h,t) => %a[b,t,h], heads = 4, kv_heads = 2",
           ", %a");
   refused("F1", plain + ", state = true");
   graph_of(state_text("causal = true"));

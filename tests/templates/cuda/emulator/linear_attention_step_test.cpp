@@ -31,7 +31,7 @@ struct SpecOf {
                        tokens = Tokens, places = 2, least = Least, most = Most;
   static constexpr bool ahead = Ahead, early = Early, aligned = true, decays = true,
                         normalises = Normalises, q_softmax = false, k_softmax = false,
-                        delta = Delta;
+                        delta = Delta, sums_aligned = !Delta || Ahead;
 };
 /// The delta rule.
 template <int Heads, int KvHeads, int D, int Dv, bool Ahead, int Tokens, int Parts = 8>
