@@ -85,6 +85,8 @@ KernelLaunch copy_of(const EmitContext& c, ValueId v) {
 }
 
 constexpr int64_t kFewTerms = 16;  // which one thread adds up, as for a short convolution
+// CPU: outputs that stand side by side, and are worth lanes of their own for few terms.
+constexpr int64_t kLanesOfOutputs = 16;
 
 Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
@@ -92,8 +94,10 @@ Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
   const ValueId y = op.results[0];
   const size_t rank = c.dims(y).size(), reduced = attrs.extents.size();
   ExprRef domain = ir::element_count(c.pool(), attrs.extents);
-  const bool few = c.cuda() && ir::prove_le(domain, c.integer(kFewTerms));
-  const bool across = !few && runs_across(attrs.body, rank);
+  const bool few = ir::prove_le(domain, c.integer(kFewTerms));
+  const bool side_by_side =
+      few && !c.cuda() && rank > 0 && ir::prove_le(c.integer(kLanesOfOutputs), c.dims(y).back());
+  const bool across = side_by_side || (!(few && c.cuda()) && runs_across(attrs.body, rank));
   const int64_t per_row = few || across ? 1 : ir::prove_le(domain, c.integer(1024)) ? 32 : 256;
   Stub stub(c, "reduce", o);
   stub.functor("Value", index_parameters(rank + reduced), attrs.body,

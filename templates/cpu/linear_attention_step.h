@@ -100,9 +100,12 @@ template <class Spec> struct LinearStep {
     Lanes sum = {};
     for (int e = 0; e < width; e += kLanes)
       sum += *(const Lanes*)(s + r * width + e) * *(const Lanes*)(by + e);
-    f32 all = 0.0f;
-    for (int l = 0; l < kLanes; ++l) all += sum[l];
-    return all;
+      // By halves: one addition after the other would take longer than the products.
+#pragma clang loop unroll(full)
+    for (int n = kLanes / 2; n > 0; n /= 2) {
+      for (int l = 0; l < n; ++l) sum[l] += sum[l + n];
+    }
+    return sum[0];
   }
 };
 
