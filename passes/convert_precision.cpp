@@ -345,6 +345,19 @@ void keep_in_range(Graph& g, ValueId v) {
                  g.add_pointwise(c.operands, c.body, g.value(v).type, g.value(v).name, op->origin));
 }
 
+// An input enters through a conversion. Outputs leave through one.
+void convert_input(Graph& graph, ValueId v, DType to) {
+  if (is_sums(graph, v)) return;
+  std::vector<OpId> users = graph.value(v).users;
+  std::erase_if(users, [&](OpId u) { return makes_sums(graph, u); });
+  if (users.empty()) return;            // cost: nobody would read it
+  if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
+    graph.set_type(v, {to, graph.value(v).type.dims});
+    return;
+  }
+  read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
+}
+
 PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   PassReport report;
   std::set<ValueId> keep;
@@ -379,19 +392,8 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
       ++report.rewrites;
     }
   }
-  // Inputs of such a type enter through a conversion, outputs leave through one.
   for (ValueId v : graph.inputs()) {
-    if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
-    std::vector<OpId> users = graph.value(v).users;
-    if (is_sums(graph, v)) continue;
-    std::erase_if(users, [&](OpId u) { return makes_sums(graph, u); });
-    if (users.empty()) continue;          // cost: nobody would read it
-    if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
-      graph.set_type(v, {to, graph.value(v).type.dims});
-      continue;
-    }
-    read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)),
-                 users);
+    if (from(graph.value(v).type.dtype) && !keep.count(v)) convert_input(graph, v, to);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     ir::Graph::Output& out = graph.outputs[i];
