@@ -91,16 +91,14 @@ bool stays_single(const Graph& g, ValueId v) {
 
 // The sums of a linear attention grow with the tokens: they are f32 in every program, before a step
 // and after it.
+bool has_sums(const ir::Op& op) { return ir::is_linear(op.kind) && op.results.size() == 2; }
+bool takes_sums(const ir::Op& op, ValueId v) {
+  return has_sums(op) && op.operands[op.kind == OpKind::linear_attention ? 3 : 6] == v;
+}
 bool is_sums(const Graph& g, ValueId v) {
-  const auto has_sums = [](const ir::Op& op) {
-    return ir::is_linear(op.kind) && op.results.size() == 2;
-  };
   const ir::Op* def = g.def(v);
   if (def && has_sums(*def) && def->results[1] == v) return true;
-  return std::ranges::any_of(g.value(v).users, [&](OpId u) {
-    const ir::Op& op = g.op(u);
-    return has_sums(op) && op.operands[op.kind == OpKind::linear_attention ? 3 : 6] == v;
-  });
+  return std::ranges::any_of(g.value(v).users, [&](OpId u) { return takes_sums(g.op(u), v); });
 }
 
 // What is computed of sums by themselves, or of an input for them, is f32 too: they would be rounded
@@ -345,9 +343,24 @@ void keep_in_range(Graph& g, ValueId v) {
                  g.add_pointwise(c.operands, c.body, g.value(v).type, g.value(v).name, op->origin));
 }
 
+// Who reads sums as one of several operands of one type, as a product does.
+std::vector<OpId> readers_of_one_type(const Graph& g, ValueId v) {
+  std::vector<OpId> readers = g.value(v).users;
+  std::erase_if(readers,
+                [&](OpId u) { return reads_beside(g, g.op(u), v) || takes_sums(g.op(u), v); });
+  return readers;
+}
+
+// Sums that stay f32 have a copy for such readers.
+void copy_sums(Graph& g, ValueId v, DType to) {
+  const std::vector<OpId> readers = readers_of_one_type(g, v);
+  if (readers.empty()) return;  // cost: nobody would read the copy
+  read_instead(g, v, converted(g, v, to, g.value(v).name + "." + to_string(to)), readers);
+}
+
 // An input enters through a conversion. Outputs leave through one.
 void convert_input(Graph& graph, ValueId v, DType to) {
-  if (is_sums(graph, v)) return;
+  if (is_sums(graph, v)) return copy_sums(graph, v, to);
   std::vector<OpId> users = graph.value(v).users;
   std::erase_if(users, [&](OpId u) { return makes_sums(graph, u); });
   if (users.empty()) return;            // cost: nobody would read it
@@ -386,7 +399,11 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     for (ValueId v : op.results) {
       if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
       if (narrows && stays_single(graph, v)) continue;
-      if (is_sums(graph, v) || shows_sums(graph, v)) continue;
+      if (shows_sums(graph, v)) continue;
+      if (is_sums(graph, v)) {
+        copy_sums(graph, v, to);
+        continue;
+      }
       graph.set_type(v, {to, graph.value(v).type.dims});
       if (to == DType::f16) keep_in_range(graph, v);
       ++report.rewrites;
