@@ -390,7 +390,10 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
           keep.count(op.results[0]))
         continue;
       if (narrows && stays_single(graph, op.results[0])) continue;
-      if (is_sums(graph, op.results[0])) continue;
+      if (is_sums(graph, op.results[0])) {
+        copy_sums(graph, op.results[0], to);
+        continue;
+      }
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
       ++report.rewrites;

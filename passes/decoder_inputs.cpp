@@ -166,14 +166,19 @@ bool DecoderInputs::is_of_each_token(const std::vector<ExprRef>& dims) const {
   return ir::is_int(dims[0], 3) && dims[1] == batch_;
 }
 
-// Is it keys or values of an attention, or what these are a view or a choice of?
-bool DecoderInputs::leads_to_keys(ValueId v) const {
-  for (OpId o : g_.value(v).users) {
-    const ir::Op& op = g_.op(o);
-    const bool found = op.kind == OpKind::attention
-                           ? op.operands[1] == v || op.operands[2] == v
-                           : op.kind == OpKind::pointwise && leads_to_keys(op.results[0]);
-    if (found) return true;
+// Does an attention read it, or what is a view or a choice of it? Others hold no keys.
+bool DecoderInputs::leads_to_attention(ValueId v) const {
+  std::vector<ValueId> worklist{v};
+  std::set<uint32_t> seen;
+  while (!worklist.empty()) {
+    const ValueId x = worklist.back();
+    worklist.pop_back();
+    if (!seen.insert(x.value).second) continue;  // cost: seen before
+    for (OpId o : g_.value(x).users) {
+      const ir::Op& op = g_.op(o);
+      if (op.kind == OpKind::pointwise) worklist.push_back(op.results[0]);
+      if (op.kind == OpKind::attention) return true;
+    }
   }
   return false;
 }
@@ -230,7 +235,7 @@ void DecoderInputs::find_capacities() {
   std::set<ExprRef> sizes;
   for (ValueId v : g_.inputs()) {
     const auto& dims = g_.value(v).type.dims;
-    in_place_ |= leads_to_keys(v) &&
+    in_place_ |= leads_to_attention(v) &&
                  std::any_of(g_.outputs.begin(), g_.outputs.end(),
                              [&](const auto& o) { return g_.value(o.value).type.dims == dims; });
     for (ExprRef d : dims) {

@@ -36,7 +36,7 @@ class DecoderInputs : protected GivenInputs {
   ValueId* place_of(InputRole role);
   InputRole role_by_use(ValueId v) const;
   bool is_of_each_token(const std::vector<ExprRef>& dims) const;
-  bool leads_to_keys(ValueId v) const;
+  bool leads_to_attention(ValueId v) const;
   ExprRef fresh(std::string name);
   void find_capacities();
   void find_pasts();
